@@ -1,0 +1,3 @@
+//! See the README.
+#![forbid(unsafe_code)]
+fn main() {}

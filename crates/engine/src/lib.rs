@@ -1,0 +1,2 @@
+//! See the workspace README.
+#![forbid(unsafe_code)]
