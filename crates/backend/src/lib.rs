@@ -1,2 +1,34 @@
-//! See the workspace README.
+//! What a model is made of: a closed list of coarse ops ([`Op`]), passes over rows ([`Pass`]) and per-slot state.
+//!
+//! A model is written once as a straight line of ops on handles ([`Buf`], [`Matrix`], ...). A [`Backend`] owns what
+//! the handles stand for and all values: lengths, last tokens, drafts, chosen tokens, accepted counts. **No op returns
+//! a value to the host.** The host knows counts and upper bounds, and learns values at [`Backend::collect`] only, so a
+//! whole round can be one graph on a device and the CPU keeps the same discipline.
+//!
+//! Ops are data, not methods: [`Checked`] repeats any op row by row and compares bits, [`Recorder`] lists what a
+//! pass did, and neither needs to know a model.
 #![forbid(unsafe_code)]
+
+mod backend;
+mod checked;
+mod delegate;
+
+mod handle;
+mod op;
+mod pass;
+mod recorder;
+mod slot;
+pub mod slot_states;
+mod source;
+
+pub use backend::{Backend, BackendError, BackendInfo};
+pub use checked::{Checked, Mismatch};
+pub use handle::{Buf, Experts, KvGroup, KvLayer, Matrix, Rope, Table, Vector};
+pub use op::{KvWrite, Mark, Op, OpOperands, ValueSource};
+pub use paceline_kernels::numerics::Activation;
+pub use pass::{Pass, PassBuilder, PassSlot, Row, RowSet, Rows, Wants};
+pub use recorder::{Door, Record, Recorder};
+pub use slot::{Finish, KvBlockId, SlotId, SlotInit, SlotReport, TokenId};
+pub use source::{
+    ElementType, Elements, ExpertsSource, KvGroupSpec, MatrixLayout, MatrixSource, RopeSpec, TableSource,
+};

@@ -63,7 +63,8 @@ pub const SPAN: usize = 2048;
 /// Keys of one K/V cache block, at absolute positions `KV_BLOCK * i ..`. Divides [`SPLIT`].
 pub const KV_BLOCK: usize = 64;
 
-const _: () = assert!(SPLIT % KV_BLOCK == 0 && KV_BLOCK % PANEL == 0 && SPAN % SPLIT == 0);
+const _: () =
+    assert!(SPLIT.is_multiple_of(KV_BLOCK) && KV_BLOCK.is_multiple_of(PANEL) && SPAN.is_multiple_of(SPLIT));
 
 /// Type to which activations are rounded where they enter products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

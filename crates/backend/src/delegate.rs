@@ -1,0 +1,68 @@
+//! Forwarding of the calls that a wrapper does not look at.
+
+/// Writes the methods of [`crate::Backend`] that pass straight to `self.inner`.
+macro_rules! delegate_load_and_peek {
+    () => {
+        fn info(&self) -> crate::BackendInfo {
+            self.inner.info()
+        }
+        fn matrix(&mut self, source: crate::MatrixSource<'_>) -> Result<crate::Matrix, crate::BackendError> {
+            self.inner.matrix(source)
+        }
+        fn experts(
+            &mut self,
+            source: crate::ExpertsSource<'_>,
+        ) -> Result<crate::Experts, crate::BackendError> {
+            self.inner.experts(source)
+        }
+        fn vector(&mut self, name: &str, values: &[f32]) -> Result<crate::Vector, crate::BackendError> {
+            self.inner.vector(name, values)
+        }
+        fn table(&mut self, source: crate::TableSource) -> Result<crate::Table, crate::BackendError> {
+            self.inner.table(source)
+        }
+        fn rope(&mut self, spec: crate::RopeSpec) -> crate::Rope {
+            self.inner.rope(spec)
+        }
+        fn buffer(&mut self, rows: usize, width: usize) -> Result<crate::Buf, crate::BackendError> {
+            self.inner.buffer(rows, width)
+        }
+        fn kv_group(
+            &mut self,
+            spec: crate::KvGroupSpec,
+            n_blocks: usize,
+        ) -> Result<crate::KvGroup, crate::BackendError> {
+            self.inner.kv_group(spec, n_blocks)
+        }
+        fn reserve(
+            &mut self,
+            n_slots: usize,
+            capacity: usize,
+            max_rows: usize,
+        ) -> Result<(), crate::BackendError> {
+            self.inner.reserve(n_slots, capacity, max_rows)
+        }
+        fn peek(&self, buf: crate::Buf, row: usize) -> Vec<f32> {
+            self.inner.peek(buf, row)
+        }
+        fn poke(&mut self, buf: crate::Buf, row: usize, values: &[f32]) {
+            self.inner.poke(buf, row, values);
+        }
+        fn peek_kv(
+            &self,
+            layer: crate::KvLayer,
+            slot: crate::SlotId,
+            position: usize,
+        ) -> (Vec<f32>, Vec<f32>) {
+            self.inner.peek_kv(layer, slot, position)
+        }
+        fn peek_row(&self, rows: crate::Rows, index: usize) -> (crate::SlotId, usize) {
+            self.inner.peek_row(rows, index)
+        }
+        fn peek_chosen(&self, wanted_row: usize) -> Option<crate::TokenId> {
+            self.inner.peek_chosen(wanted_row)
+        }
+    };
+}
+
+pub(crate) use delegate_load_and_peek;

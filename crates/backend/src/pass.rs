@@ -1,0 +1,220 @@
+//! A pass: one forward over a set of rows.
+
+use std::ops::Range;
+
+use crate::slot::SlotId;
+
+/// What somebody wants from a row, besides its K/V.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Wants {
+    /// Its final hidden state (for logits or for a drafter).
+    pub hidden: bool,
+    /// The hidden states after the target's tapped layers (for a drafter that reads them).
+    pub taps: bool,
+}
+
+/// One row. All places are relative to the slot's committed length `len`, which the backend adds: the host knows it only as
+/// an upper bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The sequence.
+    pub slot: SlotId,
+    /// The row's token is the slot's token at `len + token_offset`.
+    pub token_offset: u32,
+    /// Its rotary position is `len + offset`.
+    pub offset: i32,
+    /// Its K/V, where it has any, goes to index `len + kv_offset`.
+    pub kv_offset: u32,
+    /// It sees K/V below `len + visible_offset`.
+    pub visible_offset: u32,
+    /// What is read from it.
+    pub wants: Wants,
+}
+
+/// One slot's part of a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassSlot {
+    /// The sequence.
+    pub slot: SlotId,
+    /// Index of its first row among all rows.
+    pub first_row: usize,
+    /// Number of its rows: known tokens, then drafts.
+    pub n_rows: usize,
+    /// How many of the last rows are drafts.
+    pub n_drafts: usize,
+    /// Index of its first wanted row among the wanted rows.
+    pub first_wanted: usize,
+    /// The target chooses tokens at the last `n_drafts + 1` rows. A prefill chunk that is not the last chooses none.
+    pub chooses: bool,
+}
+
+impl PassSlot {
+    /// Rows at which the target chooses a token.
+    pub fn n_chosen(&self) -> usize {
+        if self.chooses { self.n_drafts + 1 } else { 0 }
+    }
+}
+
+/// A forward over rows. Rows of one slot are contiguous and ascending.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Pass {
+    rows: Vec<Row>,
+    slots: Vec<PassSlot>,
+    wanted: Vec<u32>,
+}
+
+impl Pass {
+    /// Starts an empty pass.
+    pub fn builder() -> PassBuilder {
+        PassBuilder { pass: Pass::default() }
+    }
+
+    /// Every row, in order.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// Every slot, in order.
+    pub fn slots(&self) -> &[PassSlot] {
+        &self.slots
+    }
+
+    /// Indices of the rows whose hidden state is wanted, ascending.
+    pub fn wanted(&self) -> &[u32] {
+        &self.wanted
+    }
+
+    /// Whether any row's taps are wanted.
+    pub fn wants_taps(&self) -> bool {
+        self.rows.iter().any(|row| row.wants.taps)
+    }
+
+    /// All rows.
+    pub fn all(&self) -> Rows {
+        Rows { set: RowSet::All, start: 0, len: self.rows.len() }
+    }
+
+    /// The rows whose hidden state is wanted, as they stand in a buffer after [`crate::Op::GatherRows`].
+    pub fn wanted_rows(&self) -> Rows {
+        Rows { set: RowSet::Wanted, start: 0, len: self.wanted.len() }
+    }
+
+    /// Clears the pass and keeps its memory.
+    pub fn rebuild(mut self) -> PassBuilder {
+        self.rows.clear();
+        self.slots.clear();
+        self.wanted.clear();
+        PassBuilder { pass: self }
+    }
+}
+
+/// Builds a [`Pass`].
+#[derive(Debug)]
+pub struct PassBuilder {
+    pass: Pass,
+}
+
+impl PassBuilder {
+    /// Rows of the target: `n_known` known tokens from the slot's anchor (or from its prompt), then `n_drafts` drafts. With
+    /// `chooses` the last `n_drafts + 1` rows get a chosen token. `taps`: every row's taps are wanted too.
+    ///
+    /// # Panics
+    /// If there is no known token, or drafts without choosing.
+    pub fn target(&mut self, slot: SlotId, n_known: usize, n_drafts: usize, chooses: bool, taps: bool) {
+        assert!(n_known > 0, "a pass over slot {} needs at least one known token", slot.0);
+        assert!(chooses || n_drafts == 0, "drafts of slot {} would not be verified", slot.0);
+        let n_rows = n_known + n_drafts;
+        let n_chosen = if chooses { n_drafts + 1 } else { 0 };
+        self.slot(PassSlot { slot, first_row: 0, n_rows, n_drafts, first_wanted: 0, chooses });
+        for offset in 0..n_rows as u32 {
+            let hidden = offset as usize >= n_rows - n_chosen;
+            self.row(Row {
+                slot,
+                token_offset: offset,
+                offset: offset as i32,
+                kv_offset: offset,
+                visible_offset: offset + 1,
+                wants: Wants { hidden, taps },
+            });
+        }
+    }
+
+    /// One row of a drafter that reads the target's K/V below `len`: draft step `step`, whose token is the slot's at
+    /// `len + step`, at rotary position `len + position_offset`.
+    pub fn borrowed(&mut self, slot: SlotId, step: usize, position_offset: i32) {
+        self.slot(PassSlot { slot, first_row: 0, n_rows: 1, n_drafts: 0, first_wanted: 0, chooses: false });
+        self.row(Row {
+            slot,
+            token_offset: step as u32,
+            offset: position_offset,
+            kv_offset: 0,
+            visible_offset: 0,
+            wants: Wants { hidden: true, taps: false },
+        });
+    }
+
+    fn slot(&mut self, part: PassSlot) {
+        let (first_row, first_wanted) = (self.pass.rows.len(), self.pass.wanted.len());
+        self.pass.slots.push(PassSlot { first_row, first_wanted, ..part });
+    }
+
+    fn row(&mut self, row: Row) {
+        if row.wants.hidden {
+            self.pass.wanted.push(self.pass.rows.len() as u32);
+        }
+        self.pass.rows.push(row);
+    }
+
+    /// Rows so far.
+    pub fn n_rows(&self) -> usize {
+        self.pass.rows.len()
+    }
+
+    /// The finished pass.
+    pub fn build(self) -> Pass {
+        self.pass
+    }
+}
+
+/// Which rows of the pass stand in a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RowSet {
+    /// All rows of the pass.
+    All,
+    /// Those of [`Pass::wanted`].
+    Wanted,
+}
+
+/// A run of rows of one set: buffer rows `start .. start + len`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rows {
+    /// The set that the buffers hold.
+    pub set: RowSet,
+    /// First row of the run.
+    pub start: usize,
+    /// Rows of the run.
+    pub len: usize,
+}
+
+impl Rows {
+    /// The run as a range.
+    pub fn range(&self) -> Range<usize> {
+        self.start..self.start + self.len
+    }
+
+    /// Row `index` of the run alone.
+    pub fn one(&self, index: usize) -> Rows {
+        assert!(index < self.len, "row {index} of a run of {}", self.len);
+        Rows { start: self.start + index, len: 1, ..*self }
+    }
+
+    /// The run in pieces of at most `len` rows.
+    pub fn pieces(self, len: usize) -> impl Iterator<Item = Rows> {
+        let end = self.start + self.len;
+        (self.start..end).step_by(len.max(1)).map(move |start| Rows {
+            start,
+            len: len.min(end - start),
+            ..self
+        })
+    }
+}

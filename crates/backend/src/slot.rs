@@ -1,0 +1,52 @@
+//! Live sequences as a backend sees them.
+
+use std::sync::Arc;
+
+/// A token id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct TokenId(pub u32);
+
+/// Index of a live sequence in a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SlotId(pub u32);
+
+/// Index of a K/V block inside its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct KvBlockId(pub u32);
+
+/// What a slot starts with.
+#[derive(Clone, Debug)]
+pub struct SlotInit {
+    /// The prompt, and for a sequence that was preempted also what it has emitted. Not empty.
+    pub tokens: Vec<TokenId>,
+    /// The sequence ends with [`Finish::Length`] when it has this many tokens in all.
+    pub limit: usize,
+    /// Choosing one of these ends the sequence with [`Finish::Stop`].
+    pub end_tokens: Arc<[TokenId]>,
+    /// Tokens that are never chosen.
+    pub suppress: Arc<[TokenId]>,
+}
+
+/// Why a sequence ended on the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// An end token was chosen (it is the last emitted token).
+    Stop,
+    /// The limit of tokens was reached.
+    Length,
+}
+
+/// What happened to a slot since the last [`crate::Backend::collect`].
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct SlotReport {
+    /// Committed tokens whose K/V is valid.
+    pub len: usize,
+    /// Emitted tokens in order.
+    pub emitted: Vec<TokenId>,
+    /// Emitted tokens that were drafts, that is, drafts that survived the cut at an end.
+    pub accepted: usize,
+    /// Set when the sequence ended.
+    pub finish: Option<Finish>,
+    /// A value of this sequence was not finite: its request must fail. Other slots are untouched.
+    pub fault: bool,
+}

@@ -1,0 +1,354 @@
+//! Per-slot state for backends whose values live in host memory, and the commit of a round (design: rounds).
+//!
+//! ```text
+//! tokens   t[0] ........ t[len-1] | t[len]          | t[len+1] .. t[len+k]
+//!          K/V committed          | anchor (newest) | drafts of the coming verify pass
+//! ```
+//! A pass over a slot has rows for known tokens and then for drafts. At commit, of the chosen tokens `c_0 .. c_k` (at the last
+//! known row and at each draft row) the first `a + 1` are emitted, where `a` drafts in a row equal them. While the prompt is being
+//! read, `t[len ..]` are prompt tokens and nothing is chosen.
+
+use crate::pass::{Pass, PassSlot, RowSet, Rows};
+use crate::slot::{Finish, SlotId, SlotInit, SlotReport, TokenId};
+
+/// A row of the current pass with its values resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResolvedRow {
+    /// The sequence.
+    pub slot: SlotId,
+    /// Its token.
+    pub token: TokenId,
+    /// Rotary position.
+    pub position: usize,
+    /// Index at which its K/V is stored.
+    pub kv_index: usize,
+    /// It sees K/V below this.
+    pub visible_end: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    init: SlotInit,
+    tokens: Vec<TokenId>,
+    /// How many of `tokens` are the sequence's own; drafts stand behind them.
+    known: usize,
+    len: usize,
+    report: SlotReport,
+}
+
+impl Slot {
+    fn alive(&self) -> bool {
+        self.report.finish.is_none() && !self.report.fault
+    }
+
+    /// The chosen tokens that a round emits: up to the first that differs from its draft, that ends the text, or that reaches the
+    /// limit. `None` in the result marks a row whose logits were not finite.
+    fn accept(&self, base: usize, chosen: &[Option<TokenId>]) -> (Vec<Option<TokenId>>, Option<Finish>) {
+        let mut emitted = Vec::with_capacity(chosen.len());
+        for (i, &choice) in chosen.iter().enumerate() {
+            emitted.push(choice);
+            let Some(token) = choice else { return (emitted, None) };
+            if self.init.end_tokens.contains(&token) {
+                return (emitted, Some(Finish::Stop));
+            }
+            // t[base + 1 + i] is this token, so the sequence now has base + i + 2 of them.
+            if base + i + 2 >= self.init.limit {
+                return (emitted, Some(Finish::Length));
+            }
+            if self.tokens.get(base + 1 + i) != Some(&token) {
+                break;
+            }
+        }
+        (emitted, None)
+    }
+}
+
+/// Slots, the resolved rows of the current pass, and what was chosen at them.
+#[derive(Debug, Default)]
+pub struct SlotStates {
+    slots: Vec<Option<Slot>>,
+    pass: Pass,
+    rows: Vec<ResolvedRow>,
+    row_faults: Vec<bool>,
+    chosen: Vec<Option<TokenId>>,
+    /// By pass slot: the wanted row that the last commit stopped at.
+    kept: Vec<Option<usize>>,
+}
+
+impl SlotStates {
+    /// Makes room for `n_slots` slots.
+    pub fn new(n_slots: usize) -> Self {
+        Self { slots: (0..n_slots).map(|_| None).collect(), ..Self::default() }
+    }
+
+    /// [`crate::Backend::open`].
+    ///
+    /// # Panics
+    /// If the slot is taken, does not exist, or has no token.
+    pub fn open(&mut self, slot: SlotId, init: SlotInit, capacity: usize) {
+        assert!(!init.tokens.is_empty(), "slot {} starts without a token", slot.0);
+        let place = &mut self.slots[slot.0 as usize];
+        assert!(place.is_none(), "slot {} is taken", slot.0);
+        let mut tokens = Vec::with_capacity(capacity.max(init.tokens.len()));
+        tokens.extend_from_slice(&init.tokens);
+        let known = tokens.len();
+        *place = Some(Slot { init, tokens, known, len: 0, report: SlotReport::default() });
+    }
+
+    /// [`crate::Backend::close`].
+    pub fn close(&mut self, slot: SlotId) {
+        self.slots[slot.0 as usize] = None;
+    }
+
+    fn slot(&self, slot: SlotId) -> &Slot {
+        self.slots[slot.0 as usize].as_ref().expect("the scheduler only names open slots")
+    }
+
+    fn slot_mut(&mut self, slot: SlotId) -> &mut Slot {
+        self.slots[slot.0 as usize].as_mut().expect("the scheduler only names open slots")
+    }
+
+    /// [`crate::Backend::put_drafts`].
+    pub fn put_drafts(&mut self, slot: SlotId, drafts: &[TokenId]) {
+        let slot = self.slot_mut(slot);
+        slot.tokens.truncate(slot.known);
+        slot.tokens.extend_from_slice(drafts);
+    }
+
+    /// Sets draft `step` behind the known tokens. Steps of a round come in order.
+    pub fn put_draft(&mut self, slot: SlotId, step: usize, token: TokenId) {
+        let slot = self.slot_mut(slot);
+        slot.tokens.truncate(slot.known + step);
+        slot.tokens.push(token);
+    }
+
+    /// [`crate::Backend::truncate`].
+    pub fn truncate(&mut self, slot: SlotId, len: usize) {
+        let slot = self.slot_mut(slot);
+        slot.len = slot.len.min(len);
+        slot.known = slot.known.min(slot.len + 1);
+        slot.tokens.truncate(slot.known);
+    }
+
+    /// [`crate::Backend::collect`].
+    pub fn collect(&mut self, slot: SlotId) -> SlotReport {
+        let slot = self.slot_mut(slot);
+        let report = SlotReport { len: slot.len, ..slot.report.clone() };
+        slot.report.emitted.clear();
+        slot.report.accepted = 0;
+        report
+    }
+
+    /// Committed tokens of a slot.
+    pub fn len(&self, slot: SlotId) -> usize {
+        self.slot(slot).len
+    }
+
+    /// All tokens of a slot: committed, anchor, drafts.
+    pub fn tokens(&self, slot: SlotId) -> &[TokenId] {
+        &self.slot(slot).tokens
+    }
+
+    /// Tokens that the slot never chooses.
+    pub fn suppressed(&self, slot: SlotId) -> &[TokenId] {
+        &self.slot(slot).init.suppress
+    }
+
+    /// [`crate::Backend::begin`]: resolves the rows of a pass.
+    pub fn begin(&mut self, pass: &Pass) {
+        self.pass.clone_from(pass);
+        self.rows.clear();
+        for row in pass.rows() {
+            let slot = self.slots[row.slot.0 as usize].as_ref().expect("the scheduler only names open slots");
+            let at = slot.len + row.token_offset as usize;
+            self.rows.push(ResolvedRow {
+                slot: row.slot,
+                // A slot that has ended keeps its rows; whatever they compute is dropped.
+                token: slot.tokens.get(at).copied().unwrap_or_default(),
+                position: slot.len.saturating_add_signed(row.offset as isize),
+                kv_index: slot.len + row.kv_offset as usize,
+                visible_end: slot.len + row.visible_offset as usize,
+            });
+        }
+        self.row_faults.clear();
+        self.row_faults.resize(pass.rows().len(), false);
+        self.chosen.clear();
+        self.chosen.resize(pass.wanted().len(), None);
+        self.kept.clear();
+        self.kept.resize(pass.slots().len(), None);
+    }
+
+    /// The current pass.
+    pub fn pass(&self) -> &Pass {
+        &self.pass
+    }
+
+    /// Resolved rows of the current pass.
+    pub fn rows(&self) -> &[ResolvedRow] {
+        &self.rows
+    }
+
+    /// Index among all rows of a buffer row of `set`.
+    pub fn row_index(&self, set: RowSet, buffer_row: usize) -> usize {
+        match set {
+            RowSet::All => buffer_row,
+            RowSet::Wanted => self.pass.wanted()[buffer_row] as usize,
+        }
+    }
+
+    /// Row `index` of `rows`, resolved.
+    pub fn resolved(&self, rows: Rows, index: usize) -> ResolvedRow {
+        self.rows[self.row_index(rows.set, rows.start + index)]
+    }
+
+    /// The K/V of a row (index among all rows) was not finite. The slot is at fault if that row is committed: a rejected draft
+    /// may overflow as it likes.
+    pub fn fault_row(&mut self, row: usize) {
+        self.row_faults[row] = true;
+    }
+
+    /// The token chosen at a wanted row; `None` if its logits were not finite.
+    pub fn set_chosen(&mut self, wanted_row: usize, token: Option<TokenId>) {
+        self.chosen[wanted_row] = token;
+    }
+
+    /// [`crate::Backend::peek_chosen`].
+    pub fn chosen(&self, wanted_row: usize) -> Option<TokenId> {
+        self.chosen[wanted_row]
+    }
+
+    /// [`crate::Op::Commit`].
+    pub fn commit(&mut self) {
+        for index in 0..self.pass.slots().len() {
+            let part = self.pass.slots()[index];
+            if self.slot(part.slot).alive() {
+                self.kept[index] = self.commit_slot(part);
+            }
+        }
+    }
+
+    /// Commits one slot and says at which wanted row it stopped.
+    fn commit_slot(&mut self, part: PassSlot) -> Option<usize> {
+        let chosen = &self.chosen[part.first_wanted..part.first_wanted + part.n_chosen()];
+        let faults = &self.row_faults[part.first_row..part.first_row + part.n_rows];
+        let slot = self.slots[part.slot.0 as usize].as_mut().expect("checked by the caller");
+        if !part.chooses {
+            slot.report.fault |= faults.contains(&true);
+            slot.len += part.n_rows;
+            return None;
+        }
+        let n_known = part.n_rows - part.n_drafts;
+        let base = slot.len + n_known - 1;
+        let (emitted, finish) = slot.accept(base, chosen);
+        let n_emitted = emitted.len();
+        let finite = emitted.iter().all(Option::is_some);
+        if !finite || faults[..n_known + n_emitted - 1].contains(&true) {
+            slot.report.fault = true;
+            return None;
+        }
+        let drafts_kept = emitted
+            .iter()
+            .enumerate()
+            .filter(|&(i, token)| i < part.n_drafts && slot.tokens.get(base + 1 + i).copied() == *token);
+        slot.report.accepted += drafts_kept.count();
+        slot.tokens.truncate(base + 1);
+        slot.tokens.extend(emitted.iter().flatten());
+        slot.known = slot.tokens.len();
+        slot.report.emitted.extend(emitted.iter().flatten());
+        slot.report.finish = finish;
+        slot.len = base + n_emitted;
+        Some(part.first_wanted + n_emitted - 1)
+    }
+
+    /// After a commit: `(slot, wanted row)` of every slot that chose, for [`crate::Op::KeepCommitted`].
+    pub fn kept(&self) -> impl Iterator<Item = (SlotId, usize)> + '_ {
+        let slots = self.pass.slots().iter();
+        slots.zip(&self.kept).filter_map(|(part, kept)| kept.map(|row| (part.slot, row)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    const SLOT: SlotId = SlotId(0);
+
+    fn ids(tokens: &[u32]) -> Vec<TokenId> {
+        tokens.iter().map(|&t| TokenId(t)).collect()
+    }
+
+    fn states(prompt: &[u32], limit: usize) -> SlotStates {
+        let mut states = SlotStates::new(1);
+        let end_tokens: Arc<[TokenId]> = [TokenId(1)].into();
+        states.open(SLOT, SlotInit { tokens: ids(prompt), limit, end_tokens, suppress: [].into() }, 0);
+        states
+    }
+
+    /// One pass of `n_known` known rows and the given drafts; the target chooses `chosen`.
+    fn round(states: &mut SlotStates, n_known: usize, drafts: &[u32], chosen: &[Option<u32>]) -> SlotReport {
+        if !drafts.is_empty() {
+            states.put_drafts(SLOT, &ids(drafts));
+        }
+        let mut pass = Pass::builder();
+        pass.target(SLOT, n_known, drafts.len(), !chosen.is_empty(), false);
+        states.begin(&pass.build());
+        for (row, token) in chosen.iter().enumerate() {
+            states.set_chosen(row, token.map(TokenId));
+        }
+        states.commit();
+        states.collect(SLOT)
+    }
+
+    #[test]
+    fn a_prompt_in_chunks_then_rounds_of_any_width() {
+        let mut s = states(&[2, 10, 11, 12], 100);
+        assert_eq!(round(&mut s, 2, &[], &[]).len, 2);
+        let report = round(&mut s, 2, &[], &[Some(20)]);
+        assert_eq!((report.len, report.emitted), (4, ids(&[20])));
+        let report = round(&mut s, 1, &[21, 22, 9], &[Some(21), Some(22), Some(23), Some(99)]);
+        assert_eq!((report.len, report.accepted, report.emitted), (7, 2, ids(&[21, 22, 23])));
+        assert_eq!(s.kept().collect::<Vec<_>>(), [(SLOT, 2)]);
+        let report = round(&mut s, 1, &[24], &[Some(24), Some(25)]);
+        assert_eq!((report.len, report.accepted, report.emitted), (9, 1, ids(&[24, 25])));
+        assert_eq!(s.tokens(SLOT), ids(&[2, 10, 11, 12, 20, 21, 22, 23, 24, 25]));
+    }
+
+    #[test]
+    fn an_end_token_inside_accepted_drafts_cuts_there() {
+        let mut s = states(&[2], 100);
+        round(&mut s, 1, &[], &[Some(20)]);
+        let report = round(&mut s, 1, &[21, 1, 22], &[Some(21), Some(1), Some(22), Some(23)]);
+        assert_eq!((report.accepted, report.emitted), (2, ids(&[21, 1])));
+        assert_eq!(report.finish, Some(Finish::Stop));
+        assert_eq!(report.len, 3);
+    }
+
+    #[test]
+    fn a_rejected_end_token_does_not_end() {
+        let mut s = states(&[2], 100);
+        round(&mut s, 1, &[], &[Some(20)]);
+        let report = round(&mut s, 1, &[1, 1], &[Some(21), Some(1), Some(1)]);
+        assert_eq!((report.accepted, report.emitted, report.finish), (0, ids(&[21]), None));
+    }
+
+    #[test]
+    fn the_limit_cuts_exactly() {
+        let mut s = states(&[2, 3], 5);
+        let report = round(&mut s, 2, &[7, 8, 9], &[Some(7), Some(8), Some(9), Some(10)]);
+        assert_eq!((report.emitted, report.finish), (ids(&[7, 8, 9]), Some(Finish::Length)));
+        assert_eq!(report.accepted, 3);
+    }
+
+    #[test]
+    fn faults_count_only_where_they_are_committed() {
+        let mut s = states(&[2], 100);
+        round(&mut s, 1, &[], &[Some(20)]);
+        // Draft row 2 overflowed, but its draft was rejected.
+        let report = round(&mut s, 1, &[21, 30], &[Some(21), Some(22), None]);
+        assert_eq!((report.fault, report.emitted), (false, ids(&[21, 22])));
+        let report = round(&mut s, 1, &[23], &[None, Some(24)]);
+        assert!(report.fault && report.emitted.is_empty());
+    }
+}
