@@ -9,49 +9,24 @@ use crate::handle::{Buf, Experts, KvGroup, KvLayer, Matrix, Rope, Table, Vector}
 use crate::op::{Mark, Op};
 use crate::pass::{Pass, Rows};
 use crate::slot::{KvBlockId, SlotId, SlotInit, SlotReport, TokenId};
-use crate::source::{ExpertsSource, KvGroupSpec, MatrixSource, RopeSpec, TableSource};
+use crate::source::{ExpertSource, KvGroupSpec, MatrixSource, RopeSpec, SourceError, TableSource};
 
 /// What can go wrong while weights are handed to a backend.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BackendError {
-    /// A weight is NaN or infinite.
-    #[error(
-        "tensor `{tensor}` holds {value} at row {row}, column {column}; expected finite weights: the file is damaged, fetch it again"
-    )]
-    NonFinite {
-        /// The tensor.
-        tensor: String,
-        /// Row.
-        row: usize,
-        /// Column.
-        column: usize,
-        /// The value.
-        value: f32,
-    },
-    /// A stored f32 or f16 weight does not fit bf16 exactly.
-    #[error(
-        "tensor `{tensor}` holds {value} at row {row}, column {column}, which is not exact in bf16; expected weights that are"
-    )]
-    NotExact {
-        /// The tensor.
-        tensor: String,
-        /// Row.
-        row: usize,
-        /// Column.
-        column: usize,
-        /// The value.
-        value: f32,
-    },
+    /// A weight could not be read.
+    #[error(transparent)]
+    Source(#[from] SourceError),
     /// Parts of a matrix do not fit together, or bytes do not fit a shape.
-    #[error("tensor `{tensor}`: expected {expected}, found {found}")]
+    #[error("{what}: expected {expected}, found {found}")]
     Shape {
-        /// The tensor.
-        tensor: String,
-        /// What would fit.
-        expected: String,
+        /// What does not fit.
+        what: &'static str,
+        /// What would.
+        expected: usize,
         /// What came.
-        found: String,
+        found: usize,
     },
     /// Memory could not be had.
     #[error("{bytes} bytes for {what} could not be allocated")]
@@ -100,25 +75,22 @@ pub trait Backend: Send {
     /// Packs a weight matrix.
     ///
     /// # Errors
-    /// Weights that are not finite or not exact in bf16, parts that do not fit.
+    /// What the source says, parts that do not fit, no memory.
     fn matrix(&mut self, source: MatrixSource<'_>) -> Result<Matrix, BackendError>;
 
     /// Packs the experts of a layer.
     ///
     /// # Errors
     /// As [`Backend::matrix`].
-    fn experts(&mut self, source: ExpertsSource<'_>) -> Result<Experts, BackendError>;
+    fn experts(&mut self, experts: &[ExpertSource<'_>]) -> Result<Experts, BackendError>;
 
     /// Keeps a vector of parameters.
-    ///
-    /// # Errors
-    /// Values that are not finite.
-    fn vector(&mut self, name: &str, values: &[f32]) -> Result<Vector, BackendError>;
+    fn vector(&mut self, values: &[f32]) -> Vector;
 
     /// Keeps a table to gather rows from.
     ///
     /// # Errors
-    /// Bytes that do not fit the shape. Mapped tables are checked row by row when they are read.
+    /// A table that cannot be gathered from (a gated matrix). Mapped rows are read, and checked, when they are gathered.
     fn table(&mut self, source: TableSource) -> Result<Table, BackendError>;
 
     /// Keeps rotary frequencies.

@@ -11,12 +11,12 @@ macro_rules! delegate_load_and_peek {
         }
         fn experts(
             &mut self,
-            source: crate::ExpertsSource<'_>,
+            experts: &[crate::ExpertSource<'_>],
         ) -> Result<crate::Experts, crate::BackendError> {
-            self.inner.experts(source)
+            self.inner.experts(experts)
         }
-        fn vector(&mut self, name: &str, values: &[f32]) -> Result<crate::Vector, crate::BackendError> {
-            self.inner.vector(name, values)
+        fn vector(&mut self, values: &[f32]) -> crate::Vector {
+            self.inner.vector(values)
         }
         fn table(&mut self, source: crate::TableSource) -> Result<crate::Table, crate::BackendError> {
             self.inner.table(source)

@@ -25,10 +25,10 @@ pub use backend::{Backend, BackendError, BackendInfo};
 pub use checked::{Checked, Mismatch};
 pub use handle::{Buf, Experts, KvGroup, KvLayer, Matrix, Rope, Table, Vector};
 pub use op::{KvWrite, Mark, Op, OpOperands, ValueSource};
-pub use paceline_kernels::numerics::Activation;
+pub use paceline_kernels::numerics::{Activation, CONTRACT_VERSION, KV_BLOCK};
 pub use pass::{Pass, PassBuilder, PassSlot, Row, RowSet, Rows, Wants};
 pub use recorder::{Door, Record, Recorder};
 pub use slot::{Finish, KvBlockId, SlotId, SlotInit, SlotReport, TokenId};
 pub use source::{
-    ElementType, Elements, ExpertsSource, KvGroupSpec, MatrixLayout, MatrixSource, RopeSpec, TableSource,
+    ExpertSource, KvGroupSpec, MatrixLayout, MatrixSource, RopeSpec, RowSource, SourceError, TableSource,
 };

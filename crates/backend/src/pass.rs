@@ -44,6 +44,8 @@ pub struct PassSlot {
     pub n_drafts: usize,
     /// Index of its first wanted row among the wanted rows.
     pub first_wanted: usize,
+    /// Number of its wanted rows.
+    pub n_wanted: usize,
     /// The target chooses tokens at the last `n_drafts + 1` rows. A prefill chunk that is not the last chooses none.
     pub chooses: bool,
 }
@@ -52,6 +54,11 @@ impl PassSlot {
     /// Rows at which the target chooses a token.
     pub fn n_chosen(&self) -> usize {
         if self.chooses { self.n_drafts + 1 } else { 0 }
+    }
+
+    /// Index among the wanted rows of the first row at which the target chooses.
+    pub fn first_chosen(&self) -> usize {
+        self.first_wanted + self.n_wanted - self.n_chosen()
     }
 }
 
@@ -121,13 +128,34 @@ impl PassBuilder {
     /// # Panics
     /// If there is no known token, or drafts without choosing.
     pub fn target(&mut self, slot: SlotId, n_known: usize, n_drafts: usize, chooses: bool, taps: bool) {
-        assert!(n_known > 0, "a pass over slot {} needs at least one known token", slot.0);
         assert!(chooses || n_drafts == 0, "drafts of slot {} would not be verified", slot.0);
+        let n_wanted = if chooses { n_drafts + 1 } else { 0 };
+        self.target_rows(slot, n_known, n_drafts, n_wanted, chooses, taps);
+    }
+
+    /// As [`PassBuilder::target`] without drafts, choosing at the last row, with the hidden state (so the logits) of every row
+    /// wanted.
+    ///
+    /// # Panics
+    /// If there is no known token.
+    pub fn scored(&mut self, slot: SlotId, n_known: usize) {
+        self.target_rows(slot, n_known, 0, n_known, true, false);
+    }
+
+    fn target_rows(
+        &mut self,
+        slot: SlotId,
+        n_known: usize,
+        n_drafts: usize,
+        n_wanted: usize,
+        chooses: bool,
+        taps: bool,
+    ) {
+        assert!(n_known > 0, "a pass over slot {} needs at least one known token", slot.0);
         let n_rows = n_known + n_drafts;
-        let n_chosen = if chooses { n_drafts + 1 } else { 0 };
-        self.slot(PassSlot { slot, first_row: 0, n_rows, n_drafts, first_wanted: 0, chooses });
+        self.slot(PassSlot { slot, first_row: 0, n_rows, n_drafts, first_wanted: 0, n_wanted, chooses });
         for offset in 0..n_rows as u32 {
-            let hidden = offset as usize >= n_rows - n_chosen;
+            let hidden = offset as usize >= n_rows - n_wanted;
             self.row(Row {
                 slot,
                 token_offset: offset,
@@ -142,7 +170,15 @@ impl PassBuilder {
     /// One row of a drafter that reads the target's K/V below `len`: draft step `step`, whose token is the slot's at
     /// `len + step`, at rotary position `len + position_offset`.
     pub fn borrowed(&mut self, slot: SlotId, step: usize, position_offset: i32) {
-        self.slot(PassSlot { slot, first_row: 0, n_rows: 1, n_drafts: 0, first_wanted: 0, chooses: false });
+        self.slot(PassSlot {
+            slot,
+            first_row: 0,
+            n_rows: 1,
+            n_drafts: 0,
+            first_wanted: 0,
+            n_wanted: 1,
+            chooses: false,
+        });
         self.row(Row {
             slot,
             token_offset: step as u32,

@@ -229,7 +229,7 @@ impl SlotStates {
 
     /// Commits one slot and says at which wanted row it stopped.
     fn commit_slot(&mut self, part: PassSlot) -> Option<usize> {
-        let chosen = &self.chosen[part.first_wanted..part.first_wanted + part.n_chosen()];
+        let chosen = &self.chosen[part.first_chosen()..part.first_chosen() + part.n_chosen()];
         let faults = &self.row_faults[part.first_row..part.first_row + part.n_rows];
         let slot = self.slots[part.slot.0 as usize].as_mut().expect("checked by the caller");
         if !part.chooses {
@@ -257,7 +257,7 @@ impl SlotStates {
         slot.report.emitted.extend(emitted.iter().flatten());
         slot.report.finish = finish;
         slot.len = base + n_emitted;
-        Some(part.first_wanted + n_emitted - 1)
+        Some(part.first_chosen() + n_emitted - 1)
     }
 
     /// After a commit: `(slot, wanted row)` of every slot that chose, for [`crate::Op::KeepCommitted`].

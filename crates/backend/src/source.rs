@@ -1,41 +1,28 @@
-//! Where weights come from: borrowed bytes in a stored type, and the shapes of what a backend makes of them.
+//! Where weights come from: rows on demand, and the shapes of what a backend makes of them.
 
+use std::error::Error;
+use std::fmt;
 use std::sync::Arc;
 
-/// Stored element types that a backend reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ElementType {
-    /// bfloat16.
-    Bf16,
-    /// IEEE half precision.
-    F16,
-    /// float32.
-    F32,
-}
+use half::bf16;
 
-impl ElementType {
-    /// Bytes of one element.
-    pub fn size(self) -> usize {
-        match self {
-            ElementType::Bf16 | ElementType::F16 => 2,
-            ElementType::F32 => 4,
-        }
-    }
-}
+/// Why a row could not be read.
+pub type SourceError = Box<dyn Error + Send + Sync>;
 
-/// A row-major matrix `[rows, columns]` in little-endian bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct Elements<'a> {
-    /// Tensor name, for messages.
-    pub name: &'a str,
-    /// Element type.
-    pub element: ElementType,
+/// A row-major matrix whose rows are read on demand, by any thread, so that a backend can pack a mapped file without a
+/// second copy of it.
+pub trait RowSource: Send + Sync {
     /// Rows.
-    pub rows: usize,
-    /// Columns.
-    pub columns: usize,
-    /// `rows * columns * element.size()` bytes.
-    pub bytes: &'a [u8],
+    fn rows(&self) -> usize;
+
+    /// Values of a row.
+    fn columns(&self) -> usize;
+
+    /// Writes row `row` to `out`, which has [`RowSource::columns`] values, all finite.
+    ///
+    /// # Errors
+    /// Values that are not finite or not exact in bf16, with the tensor's name.
+    fn read(&self, row: usize, out: &mut [bf16]) -> Result<(), SourceError>;
 }
 
 /// How the outputs of a matrix are laid out.
@@ -48,39 +35,41 @@ pub enum MatrixLayout {
 }
 
 /// A weight matrix made of parts stacked along the outputs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct MatrixSource<'a> {
     /// The parts; all have the same number of columns.
-    pub parts: &'a [Elements<'a>],
+    pub parts: &'a [&'a dyn RowSource],
     /// How they are laid out.
     pub layout: MatrixLayout,
 }
 
-/// The experts of a layer: for each a gate, an up and a down part.
-#[derive(Clone, Copy, Debug)]
-pub struct ExpertsSource<'a> {
-    /// `(gate [M, H], up [M, H], down [H, M])` of each expert.
-    pub experts: &'a [(Elements<'a>, Elements<'a>, Elements<'a>)],
+/// One expert: gate `[M, H]`, up `[M, H]`, down `[H, M]`.
+#[derive(Clone, Copy)]
+pub struct ExpertSource<'a> {
+    /// Gate.
+    pub gate: &'a dyn RowSource,
+    /// Up.
+    pub up: &'a dyn RowSource,
+    /// Down.
+    pub down: &'a dyn RowSource,
 }
 
 /// A table that is gathered by token id.
 #[derive(Clone)]
 pub enum TableSource {
-    /// Rows of an already packed matrix (a tied head).
+    /// Rows of an already packed plain matrix (a tied head).
     Packed(crate::Matrix),
-    /// Bytes that stay where they are (a mapped file): `[rows, columns]` little endian.
-    Mapped {
-        /// Tensor name, for messages.
-        name: String,
-        /// Element type.
-        element: ElementType,
-        /// Rows.
-        rows: usize,
-        /// Columns.
-        columns: usize,
-        /// The bytes.
-        bytes: Arc<dyn AsRef<[u8]> + Send + Sync>,
-    },
+    /// Rows that stay where they are (a mapped file).
+    Mapped(Arc<dyn RowSource>),
+}
+
+impl fmt::Debug for TableSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TableSource::Packed(matrix) => f.debug_tuple("Packed").field(matrix).finish(),
+            TableSource::Mapped(rows) => write!(f, "Mapped([{}, {}])", rows.rows(), rows.columns()),
+        }
+    }
 }
 
 /// Rotary embedding of one kind of layer (gemma4 spec 3.5).
