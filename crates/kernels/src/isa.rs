@@ -1,1 +1,357 @@
-//! To be written.
+//! CPU levels, found at run time, and the proofs that a level may be used.
+//!
+//! [`Isa`] is a level that this processor and operating system were seen to support; nothing else makes one, so
+//! a safe kernel that takes an `Isa` may call the functions of that level. All levels give the same bits: the
+//! level is a matter of speed, and of testing.
+use std::fmt;
+use std::str::FromStr;
+use std::sync::OnceLock;
+
+/// Name of the environment variable that forces a level.
+pub const ISA_VARIABLE: &str = "PACELINE_ISA";
+
+/// A set of instructions that kernels are written for, in ascending order of speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// Plain Rust, on any processor.
+    Scalar,
+    /// AVX2 with FMA.
+    Avx2,
+    /// AVX-512 F, BW, VL and DQ.
+    Avx512,
+    /// AMX tiles with bf16, beside everything of [`Level::Avx512`].
+    Amx,
+}
+
+impl Level {
+    /// Every level, slowest first.
+    pub const ALL: [Level; 4] = [Level::Scalar, Level::Avx2, Level::Avx512, Level::Amx];
+
+    /// The word for this level in `PACELINE_ISA` and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Scalar => "scalar",
+            Level::Avx2 => "avx2",
+            Level::Avx512 => "avx512",
+            Level::Amx => "amx",
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Level {
+    type Err = IsaError;
+
+    fn from_str(word: &str) -> Result<Level, IsaError> {
+        let found = Level::ALL.into_iter().find(|level| level.name() == word);
+        found.ok_or_else(|| IsaError::UnknownLevel { word: word.to_owned() })
+    }
+}
+
+/// Why a level cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum IsaError {
+    /// The word names no level.
+    #[error("`{word}` is not a CPU level; use one of scalar, avx2, avx512, amx")]
+    UnknownLevel {
+        /// What was given.
+        word: String,
+    },
+    /// This machine lacks the level.
+    #[error("CPU level `{level}` cannot be used on this machine: {reason}; the best level here is `{best}`")]
+    Unavailable {
+        /// The level asked for.
+        level: Level,
+        /// What is missing.
+        reason: Missing,
+        /// The highest level that would work.
+        best: Level,
+    },
+}
+
+/// What stands in the way of a level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Missing {
+    /// The processor (or the virtual machine) does not report the instructions.
+    Instructions,
+    /// The processor has AMX, the operating system does not let this process use it; the value is its error number.
+    Permission(i32),
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Missing::Instructions => f.write_str("the processor does not report its instructions"),
+            Missing::Permission(code) => {
+                let error = std::io::Error::from_raw_os_error(*code);
+                write!(f, "the operating system refuses the use of AMX tiles ({error})")
+            }
+        }
+    }
+}
+
+/// Something about the choice of level that its user should be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum IsaNote {
+    /// The processor has AMX, but the operating system refuses it.
+    AmxRefused {
+        /// Why.
+        reason: Missing,
+        /// The level taken instead.
+        chosen: Level,
+    },
+}
+
+impl fmt::Display for IsaNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let IsaNote::AmxRefused { reason, chosen } = self;
+        write!(f, "this processor has AMX, but {reason}; using `{chosen}`")
+    }
+}
+
+/// A level that may be used here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Isa(Level);
+
+/// Proof that this processor has AVX2 and FMA. Only an [`Isa`] makes one.
+#[derive(Clone, Copy, Debug)]
+pub struct Avx2(());
+
+/// Proof that this processor has AVX-512 F, BW, VL and DQ. Only an [`Isa`] makes one.
+#[derive(Clone, Copy, Debug)]
+pub struct Avx512(());
+
+/// Proof that this process may use AMX tiles with bf16. Only an [`Isa`] makes one.
+#[derive(Clone, Copy, Debug)]
+pub struct Amx(());
+
+impl Isa {
+    /// The given level, if this machine has it. The first question about AMX asks the operating system to allow
+    /// its use in this process.
+    pub fn new(level: Level) -> Result<Isa, IsaError> {
+        Cpu::this().level(level)
+    }
+
+    /// The highest level of this machine, and a note where that is not what its processor could do.
+    pub fn best() -> (Isa, Option<IsaNote>) {
+        Cpu::this().best()
+    }
+
+    /// The level that the environment variable `PACELINE_ISA` names; unset or empty means [`Isa::best`].
+    pub fn from_env() -> Result<(Isa, Option<IsaNote>), IsaError> {
+        let word = std::env::var_os(ISA_VARIABLE).unwrap_or_default();
+        if word.is_empty() {
+            return Ok(Isa::best());
+        }
+        let level: Level = word.to_string_lossy().parse()?;
+        Ok((Isa::new(level)?, None))
+    }
+
+    /// Which level this is.
+    pub fn level(self) -> Level {
+        self.0
+    }
+
+    /// Proof of AVX2 and FMA, at that level and above.
+    #[inline]
+    pub fn avx2(self) -> Option<Avx2> {
+        (self.0 >= Level::Avx2).then_some(Avx2(()))
+    }
+
+    /// Proof of AVX-512, at that level and above.
+    #[inline]
+    pub fn avx512(self) -> Option<Avx512> {
+        (self.0 >= Level::Avx512).then_some(Avx512(()))
+    }
+
+    /// Proof of AMX, at that level.
+    #[inline]
+    pub fn amx(self) -> Option<Amx> {
+        (self.0 >= Level::Amx).then_some(Amx(()))
+    }
+}
+
+/// The levels of this machine, slowest first: for tests that run each of them.
+pub fn available_levels() -> Vec<Isa> {
+    Level::ALL.into_iter().filter_map(|level| Isa::new(level).ok()).collect()
+}
+
+/// What was found out about this machine.
+#[derive(Clone, Copy, Debug)]
+struct Cpu {
+    avx2: bool,
+    avx512: bool,
+    amx: Result<(), Missing>,
+}
+
+impl Cpu {
+    /// Asks the processor and the operating system, once per process.
+    fn this() -> &'static Cpu {
+        static CPU: OnceLock<Cpu> = OnceLock::new();
+        CPU.get_or_init(detect)
+    }
+
+    fn level(&self, level: Level) -> Result<Isa, IsaError> {
+        let has = |yes: bool| if yes { Ok(()) } else { Err(Missing::Instructions) };
+        // A level promises the ones below it, so each asks for all of them.
+        let found = match level {
+            Level::Scalar => Ok(()),
+            Level::Avx2 => has(self.avx2),
+            Level::Avx512 => has(self.avx2 && self.avx512),
+            Level::Amx => has(self.avx2 && self.avx512).and(self.amx),
+        };
+        found.map(|()| Isa(level)).map_err(|reason| IsaError::Unavailable {
+            level,
+            reason,
+            best: self.best().0.level(),
+        })
+    }
+
+    fn best(&self) -> (Isa, Option<IsaNote>) {
+        let chosen = match *self {
+            Cpu { avx2: true, avx512: true, amx: Ok(()) } => Level::Amx,
+            Cpu { avx2: true, avx512: true, .. } => Level::Avx512,
+            Cpu { avx2: true, .. } => Level::Avx2,
+            _ => Level::Scalar,
+        };
+        let note = match self.amx {
+            Err(reason @ Missing::Permission(_)) => Some(IsaNote::AmxRefused { reason, chosen }),
+            _ => None,
+        };
+        (Isa(chosen), note)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn detect() -> Cpu {
+    Cpu {
+        avx2: is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+        avx512: is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512dq"),
+        amx: detect_amx(),
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn detect() -> Cpu {
+    Cpu { avx2: false, avx512: false, amx: Err(Missing::Instructions) }
+}
+
+/// The processor's word (CPUID leaf 7: EDX bit 22 AMX-BF16, bit 24 AMX-TILE), then the kernel's: Linux hands the tile
+/// state out per process, on request, and answers with an error where it does not manage it at all.
+#[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
+fn detect_amx() -> Result<(), Missing> {
+    use std::arch::x86_64::__cpuid_count;
+    const ARCH_REQ_XCOMP_PERM: libc::c_ulong = 0x1023;
+    const XFEATURE_XTILEDATA: libc::c_ulong = 18;
+    if __cpuid_count(0, 0).eax < 7 {
+        return Err(Missing::Instructions);
+    }
+    let features = __cpuid_count(7, 0).edx;
+    if features & (1 << 22) == 0 || features & (1 << 24) == 0 {
+        return Err(Missing::Instructions);
+    }
+    // SAFETY: this request of arch_prctl takes a number and no pointer: it touches none of our memory. It only allows
+    // this process to use more registers.
+    let answer = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) };
+    if answer == 0 {
+        return Ok(());
+    }
+    Err(Missing::Permission(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)))
+}
+
+/// Only Linux's way of allowing AMX is known here.
+#[cfg(all(target_arch = "x86_64", not(all(target_os = "linux", not(miri)))))]
+fn detect_amx() -> Result<(), Missing> {
+    Err(Missing::Instructions)
+}
+
+/// Runs `kernel` with subnormals flushed: FTZ and DAZ set in MXCSR, and MXCSR as it was afterwards.
+///
+/// Rust regards floating-point operations under a changed MXCSR as undefined behaviour, because the compiler may
+/// move, fold or duplicate operations in the belief that the default environment holds. Here it can do none of
+/// that across the border: the two `asm!` blocks may read and write any memory as far as the compiler knows, every
+/// float that `kernel` computes comes from a load behind the first block and ends in a store before the second, so
+/// no operation of the kernel can leave the bracket and none from outside can enter it. Inside it nothing is known
+/// at compile time but zeros, which fold to the same bits in both environments.
+///
+/// # Safety
+/// `kernel` must call one function that is not inlined (a `#[target_feature]` function marked `#[inline(never)]`)
+/// and nothing else; that function must consist of vector intrinsics, integer arithmetic and control flow, must take
+/// its floats from memory and leave its results in memory, and must not panic.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) unsafe fn with_flush(kernel: impl FnOnce()) {
+    use std::arch::asm;
+    /// MXCSR bits: flush results to zero (15), take subnormal inputs as zero (6).
+    const FTZ_DAZ: u32 = 0x8040;
+    let mut before: u32 = 0;
+    // SAFETY: `stmxcsr` stores four bytes at the given address, which is our own `u32`. SSE is part of x86-64.
+    unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut before, options(nostack, preserves_flags)) };
+    let flushing = before | FTZ_DAZ;
+    // SAFETY: `ldmxcsr` reads four bytes of our own `u32`. The value is a stored MXCSR with two defined bits set, so
+    // no reserved bit is set and no exception is unmasked. What runs until the restore is `kernel` alone, whose limits
+    // are this function's contract; without a panic the restore is always reached.
+    unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const flushing, options(nostack, preserves_flags)) };
+    kernel();
+    // SAFETY: as above, and `before` is the caller's own MXCSR.
+    unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const before, options(nostack, preserves_flags)) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_name_levels_and_back() {
+        for level in Level::ALL {
+            assert_eq!(level.to_string().parse(), Ok(level));
+        }
+        let error = "AVX9".parse::<Level>().unwrap_err();
+        assert_eq!(error.to_string(), "`AVX9` is not a CPU level; use one of scalar, avx2, avx512, amx");
+    }
+
+    #[test]
+    fn refused_amx_falls_to_avx512_and_says_so() {
+        let cpu = Cpu { avx2: true, avx512: true, amx: Err(Missing::Permission(1)) };
+        let (isa, note) = cpu.best();
+        assert_eq!(isa.level(), Level::Avx512);
+        let note = note.unwrap().to_string();
+        assert!(note.contains("operating system refuses") && note.contains("using `avx512`"), "{note}");
+        let error = cpu.level(Level::Amx).unwrap_err().to_string();
+        assert!(error.contains("`amx`") && error.contains("best level here is `avx512`"), "{error}");
+    }
+
+    #[test]
+    fn an_absent_level_is_an_error_without_a_note() {
+        let cpu = Cpu { avx2: true, avx512: false, amx: Err(Missing::Instructions) };
+        assert_eq!(cpu.best(), (Isa(Level::Avx2), None));
+        let expected =
+            IsaError::Unavailable { level: Level::Avx512, reason: Missing::Instructions, best: Level::Avx2 };
+        assert_eq!(cpu.level(Level::Avx512), Err(expected));
+        // AMX alone is no level: f32 activations need the vector form.
+        let odd = Cpu { avx2: true, avx512: false, amx: Ok(()) };
+        assert_eq!(odd.best().0.level(), Level::Avx2);
+        assert!(odd.level(Level::Amx).is_err());
+    }
+
+    #[test]
+    fn a_level_proves_the_ones_below_it() {
+        for isa in available_levels() {
+            assert_eq!(isa.avx2().is_some(), isa.level() >= Level::Avx2);
+            assert_eq!(isa.avx512().is_some(), isa.level() >= Level::Avx512);
+            assert_eq!(isa.amx().is_some(), isa.level() == Level::Amx);
+        }
+        assert_eq!(available_levels()[0].level(), Level::Scalar);
+    }
+}

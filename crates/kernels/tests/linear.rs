@@ -1,0 +1,180 @@
+//! Products: every level equals the plain contract, bit for bit, whatever else is in the call.
+mod common;
+
+use common::{Values, assert_same, levels, team};
+use paceline_kernels::isa::Isa;
+use paceline_kernels::linear::{Context, PackedMatrix, RowsMut, RowsRef, linear, reference};
+use paceline_kernels::numerics::{Activation, bf16_to_f32};
+
+fn pack(n: usize, k: usize, weights: &[u16]) -> PackedMatrix {
+    let mut builder = PackedMatrix::builder(n, k).unwrap();
+    for output in 0..n {
+        builder.write_row(output, &weights[output * k..][..k]).unwrap();
+    }
+    builder.finish()
+}
+
+fn context(isa: Isa, threads: usize, rows: usize, k: usize) -> Context {
+    let mut cx = Context::new(isa, team(threads)).unwrap();
+    cx.reserve(rows, k).unwrap();
+    cx
+}
+
+fn product(cx: &mut Context, x: &[f32], activation: Activation, w: &PackedMatrix) -> Vec<f32> {
+    let rows = if w.k() == 0 { 3 } else { x.len() / w.k() };
+    let mut out = vec![f32::NAN; rows * w.n()];
+    let x = RowsRef { data: x, stride: w.k(), n_rows: rows };
+    linear(cx, x, activation, w, RowsMut { data: &mut out, stride: w.n(), n_rows: rows });
+    out
+}
+
+fn expected(x: &[f32], activation: Activation, n: usize, k: usize, weights: &[u16]) -> Vec<f32> {
+    let outputs = |x: &[f32]| -> Vec<f32> {
+        (0..n).map(|output| reference::product(x, activation, &weights[output * k..][..k])).collect()
+    };
+    x.chunks(k).flat_map(outputs).collect()
+}
+
+/// All levels, both activation types, some row counts: against the reference.
+fn check(n: usize, k: usize, row_counts: &[usize], values: Values) {
+    let seed = (n * 1000 + k) as u64;
+    let weights = values.weights(seed, n * k);
+    let w = pack(n, k, &weights);
+    let most = row_counts.iter().copied().max().unwrap();
+    let x = values.rows(seed + 1, most * k);
+    for activation in [Activation::Bf16, Activation::F32] {
+        let expected = expected(&x, activation, n, k, &weights);
+        for isa in levels() {
+            for (case, &rows) in row_counts.iter().enumerate() {
+                let threads = (case + n + k) % 4 + 1;
+                let mut cx = context(isa, threads, rows, k);
+                let found = product(&mut cx, &x[..rows * k], activation, &w);
+                let what = format!(
+                    "{activation:?} {values:?} seed {seed} at {}: {rows} rows, n {n}, k {k}, {threads} threads",
+                    isa.level()
+                );
+                assert_same(&found, &expected[..rows * n], n, what);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_remainder_of_outputs() {
+    for n in 1..=65 {
+        check(n, 40, &[1, 5], Values::Normal);
+    }
+}
+
+#[test]
+fn every_remainder_of_inputs() {
+    for k in 1..=97 {
+        check(35, k, &[1, 5], Values::Normal);
+    }
+}
+
+#[test]
+fn one_to_64_rows() {
+    let counts: Vec<usize> = (1..=64).collect();
+    check(40, 70, &counts, Values::Normal);
+}
+
+#[test]
+fn rows_at_block_borders() {
+    check(300, 96, &[63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513], Values::Normal);
+}
+
+#[test]
+fn long_rows_cross_k_slices() {
+    check(70, 1000, &[1, 3, 8, 16, 31, 33, 64, 67], Values::Normal);
+}
+
+#[test]
+fn hard_numbers() {
+    for values in [Values::Wide, Values::Tiny, Values::Bits] {
+        check(64, 352, &[1, 2, 4, 8, 16, 32, 35, 96], values);
+    }
+}
+
+#[test]
+fn no_inputs_give_zeros() {
+    for isa in levels() {
+        let w = PackedMatrix::builder(5, 0).unwrap().finish();
+        let out = product(&mut context(isa, 2, 3, 0), &[], Activation::Bf16, &w);
+        assert!(out.iter().all(|y| y.to_bits() == 0));
+    }
+}
+
+#[test]
+fn gaps_between_rows_are_left_alone() {
+    let (n, k, rows) = (33, 40, 6);
+    let weights = Values::Normal.weights(1, n * k);
+    let w = pack(n, k, &weights);
+    let x = Values::Normal.rows(2, rows * (k + 3));
+    for isa in levels() {
+        let mut cx = context(isa, 2, rows, k);
+        let mut out = vec![7.0; rows * (n + 2)];
+        let rows_in = RowsRef { data: &x, stride: k + 3, n_rows: rows };
+        linear(
+            &mut cx,
+            rows_in,
+            Activation::Bf16,
+            &w,
+            RowsMut { data: &mut out, stride: n + 2, n_rows: rows },
+        );
+        for (row, out) in out.chunks(n + 2).enumerate() {
+            let expected = expected(&x[row * (k + 3)..][..k], Activation::Bf16, n, k, &weights);
+            assert_same(&out[..n], &expected, n, isa.level());
+            assert_eq!(out[n..], [7.0, 7.0]);
+        }
+    }
+}
+
+#[test]
+fn packed_rows_read_back() {
+    let (n, k) = (70, 45);
+    let weights = Values::Bits.weights(3, n * k);
+    let by_row = pack(n, k, &weights);
+    let mut builder = PackedMatrix::builder(n, k).unwrap();
+    let read = |output: usize, row: &mut [u16]| {
+        row.copy_from_slice(&weights[output * k..][..k]);
+        Ok::<(), paceline_kernels::linear::PackError>(())
+    };
+    builder.fill(&mut team(3), read).unwrap();
+    let by_fill = builder.finish();
+    let mut row = vec![0.0; k];
+    for output in 0..n {
+        let expected: Vec<f32> = weights[output * k..][..k].iter().map(|&w| bf16_to_f32(w)).collect();
+        for w in [&by_row, &by_fill] {
+            w.row(output, &mut row);
+            assert_same(&row, &expected, k, output);
+        }
+    }
+}
+
+#[test]
+fn weights_that_are_not_finite_are_refused() {
+    let (n, k) = (40, 33);
+    let mut builder = PackedMatrix::builder(n, k).unwrap();
+    let mut row = vec![0x3F80; k];
+    row[32] = 0xFF80;
+    let message = builder.write_row(7, &row).unwrap_err().to_string();
+    assert_eq!(message, "the weight of output 7, input 32 is not finite (bf16 bits 0xff80)");
+    let read = |output: usize, row: &mut [u16]| {
+        row.fill(if output == 39 || output == 3 { 0x7FC0 } else { 0 });
+        Ok::<(), paceline_kernels::linear::PackError>(())
+    };
+    let message = builder.fill(&mut team(2), read).unwrap_err().to_string();
+    assert_eq!(message, "the weight of output 3, input 0 is not finite (bf16 bits 0x7fc0)");
+    assert!(PackedMatrix::builder(usize::MAX / 2, usize::MAX / 2).is_err());
+}
+
+row_invariance! { linear_bf16: 70 => 45, |isa: Isa, threads: usize, x: &[f32]| {
+    let w = pack(45, 70, &Values::Normal.weights(9, 45 * 70));
+    product(&mut context(isa, threads, x.len() / 70, 70), x, Activation::Bf16, &w)
+} }
+
+row_invariance! { linear_f32: 70 => 45, |isa: Isa, threads: usize, x: &[f32]| {
+    let w = pack(45, 70, &Values::Normal.weights(9, 45 * 70));
+    product(&mut context(isa, threads, x.len() / 70, 70), x, Activation::F32, &w)
+} }
