@@ -87,11 +87,11 @@ pub trait Backend: Send {
     /// Keeps a vector of parameters.
     fn vector(&mut self, values: &[f32]) -> Vector;
 
-    /// Keeps a table to gather rows from.
+    /// Keeps a table to gather rows from. A token on the left of an alias reads the row of the token on its right.
     ///
     /// # Errors
     /// A table that cannot be gathered from (a gated matrix). Mapped rows are read, and checked, when they are gathered.
-    fn table(&mut self, source: TableSource) -> Result<Table, BackendError>;
+    fn table(&mut self, source: TableSource, aliases: &[(u32, u32)]) -> Result<Table, BackendError>;
 
     /// Keeps rotary frequencies.
     fn rope(&mut self, spec: RopeSpec) -> Rope;

@@ -18,8 +18,12 @@ macro_rules! delegate_load_and_peek {
         fn vector(&mut self, values: &[f32]) -> crate::Vector {
             self.inner.vector(values)
         }
-        fn table(&mut self, source: crate::TableSource) -> Result<crate::Table, crate::BackendError> {
-            self.inner.table(source)
+        fn table(
+            &mut self,
+            source: crate::TableSource,
+            aliases: &[(u32, u32)],
+        ) -> Result<crate::Table, crate::BackendError> {
+            self.inner.table(source, aliases)
         }
         fn rope(&mut self, spec: crate::RopeSpec) -> crate::Rope {
             self.inner.rope(spec)

@@ -1,6 +1,12 @@
-//! The architectures: one file each, in forward order, as straight lines of backend ops.
+//! The architectures: one each, in forward order, as straight lines of backend ops.
 #![forbid(unsafe_code)]
 
+mod error;
+mod gemma4;
+mod registry;
+mod rows;
 mod target;
 
+pub use error::ModelError;
+pub use registry::{LoadOptions, describe, load};
 pub use target::{Description, ExportLayer, Exports, Limits, Parameters, Target};

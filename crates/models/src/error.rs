@@ -1,0 +1,50 @@
+//! Why a model cannot be loaded.
+
+use std::path::PathBuf;
+
+use paceline_backend::BackendError;
+use thiserror::Error;
+
+/// Why a checkpoint cannot be used as a model.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// The folder, its config or its tensors are not in order.
+    #[error(transparent)]
+    Checkpoint(#[from] paceline_checkpoint::Error),
+    /// A weight cannot be taken by the backend.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// No architecture here has this name.
+    #[error("{file}: model_type `{found}` is not supported; supported are {supported}")]
+    UnsupportedModel {
+        /// The config.
+        file: PathBuf,
+        /// What it says.
+        found: String,
+        /// What would do.
+        supported: &'static str,
+    },
+    /// A drafter was given as a model.
+    #[error(
+        "{file}: model_type `{found}` is an assistant (a drafter), not a model that can run alone; give its target as the model and this folder with --draft"
+    )]
+    AssistantAsModel {
+        /// The config.
+        file: PathBuf,
+        /// What it says.
+        found: String,
+    },
+    /// Fields of a config that do not fit together.
+    #[error("{file}: {what}: expected {expected}, found {found}")]
+    Inconsistent {
+        /// The config.
+        file: PathBuf,
+        /// The fields.
+        what: String,
+        /// What would fit.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+}

@@ -1,0 +1,64 @@
+//! Which architecture reads which `model_type`.
+
+use paceline_backend::Backend;
+use paceline_checkpoint::{Inexact, RawConfig, Tensors};
+
+use crate::error::ModelError;
+use crate::gemma4;
+use crate::target::{Description, Limits, Target};
+
+/// `model_type` values of targets, for messages.
+const SUPPORTED: &str = "gemma4, gemma4_text, gemma4_unified, gemma4_unified_text";
+
+/// How a model is loaded.
+pub struct LoadOptions<'a> {
+    /// Sizes of buffers and K/V.
+    pub limits: Limits,
+    /// What to do with weights that bf16 cannot hold.
+    pub inexact: Inexact,
+    /// Called with the number of layers loaded so far.
+    pub progress: &'a mut dyn FnMut(usize),
+}
+
+enum Architecture {
+    Gemma4,
+}
+
+impl Architecture {
+    fn of(raw: &RawConfig) -> Result<Self, ModelError> {
+        let (file, found) = (raw.file().to_path_buf(), raw.model_type()?.to_owned());
+        match found.as_str() {
+            "gemma4" | "gemma4_text" | "gemma4_unified" | "gemma4_unified_text" => Ok(Self::Gemma4),
+            "gemma4_assistant" | "gemma4_unified_assistant" => {
+                Err(ModelError::AssistantAsModel { file, found })
+            }
+            _ => Err(ModelError::UnsupportedModel { file, found, supported: SUPPORTED }),
+        }
+    }
+}
+
+/// What a checkpoint is, from its config alone.
+///
+/// # Errors
+/// A `model_type` that is not supported, and whatever is wrong with the config.
+pub fn describe(raw: &RawConfig) -> Result<Description, ModelError> {
+    match Architecture::of(raw)? {
+        Architecture::Gemma4 => gemma4::describe(raw),
+    }
+}
+
+/// Loads a target into a backend. `limits.kv_blocks` has an entry for each of [`Description::kv_groups`]; the caller reserves the
+/// backend afterwards.
+///
+/// # Errors
+/// As [`describe`], and tensors that are missing, have other shapes, are not finite, or belong to no known part.
+pub fn load(
+    raw: &RawConfig,
+    tensors: Tensors,
+    backend: &mut dyn Backend,
+    mut options: LoadOptions<'_>,
+) -> Result<Box<dyn Target>, ModelError> {
+    match Architecture::of(raw)? {
+        Architecture::Gemma4 => Ok(Box::new(gemma4::load(raw, tensors, backend, &mut options)?)),
+    }
+}
