@@ -1,1 +1,110 @@
-//! To be written.
+//! Activation functions of the MLP and of the logits.
+
+use crate::isa::Isa;
+use crate::math::{exp_of, tanh_of};
+use crate::numerics::LANES;
+use crate::vector::{Arith, Vector, per_level};
+
+/// `out = gelu(gate) * up`, all of one length. The gate's form is the tanh approximation, written as
+/// `z / (1 + e^(-2u))` with `u = sqrt(2 / pi) * (z + 0.044715 z^3)`: the same function without its cancellation for
+/// negative `z`.
+pub fn gelu_mul(isa: Isa, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    assert!(gate.len() == up.len() && gate.len() == out.len(), "gelu_mul: gate, up and out differ in length");
+    gelu_mul_rows(isa, gate, up, out);
+}
+
+/// `x = cap * tanh(x / cap)` for every element.
+pub fn softcap(isa: Isa, cap: f32, x: &mut [f32]) {
+    softcap_rows(isa, cap, x);
+}
+
+per_level! {
+    fn gelu_mul_rows(gate: &[f32], up: &[f32], out: &mut [f32]) = gelu_mul_of;
+}
+per_level! {
+    fn softcap_rows(cap: f32, x: &mut [f32]) = softcap_of;
+}
+
+#[inline(always)]
+fn gelu<A: Arith>(a: A, z: A::F) -> A::F {
+    let cube = a.mul(a.mul(a.splat(0.044_715), z), z);
+    let u = a.mul(a.splat(0.797_884_56), a.fma(cube, z, z));
+    a.div(z, a.add(a.splat(1.0), exp_of(a, a.mul(u, a.splat(-2.0)))))
+}
+
+#[inline(always)]
+pub(crate) fn softcap_lanes<A: Arith>(a: A, cap: A::F, x: A::F) -> A::F {
+    a.mul(cap, tanh_of(a, a.div(x, cap)))
+}
+
+#[inline(always)]
+fn gelu_mul_of<V: Vector>(v: V, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    let (gates, gate_rest) = gate.as_chunks::<LANES>();
+    let (ups, up_rest) = up.as_chunks::<LANES>();
+    let (outs, out_rest) = out.as_chunks_mut::<LANES>();
+    for ((g, u), o) in gates.iter().zip(ups).zip(outs) {
+        v.store(v.mul(gelu(v, v.load(g)), v.load(u)), o);
+    }
+    let rest = v.mul(gelu(v, v.load_first(gate_rest)), v.load_first(up_rest));
+    v.store_first(rest, out_rest);
+}
+
+#[inline(always)]
+fn softcap_of<V: Vector>(v: V, cap: f32, x: &mut [f32]) {
+    let cap = v.splat(cap);
+    let (chunks, rest) = x.as_chunks_mut::<LANES>();
+    for chunk in chunks {
+        v.store(softcap_lanes(v, cap, v.load(chunk)), chunk);
+    }
+    v.store_first(softcap_lanes(v, cap, v.load_first(rest)), rest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::math::{exp, tanh};
+    use crate::testing::{Random, check_levels};
+
+    fn gelu_reference(z: f32) -> f32 {
+        let u = 0.797_884_56 * (0.044_715 * z * z).mul_add(z, z);
+        z / (1.0 + exp(u * -2.0))
+    }
+
+    #[test]
+    fn gelu_mul_equals_the_plain_form_at_every_length() {
+        let mut random = Random::new(1);
+        for n in (0..70).chain([256, 1536]) {
+            let mut gate = random.fill(n, Random::wild);
+            let up = random.fill(n, Random::wild);
+            if n > 20 {
+                gate[..4].copy_from_slice(&[f32::INFINITY, f32::NEG_INFINITY, f32::NAN, -0.0]);
+            }
+            let expected: Vec<f32> = gate.iter().zip(&up).map(|(g, u)| gelu_reference(*g) * u).collect();
+            check_levels(&expected, &format!("gelu_mul of {n}"), |isa, out| gelu_mul(isa, &gate, &up, out));
+        }
+    }
+
+    #[test]
+    fn gelu_is_the_tanh_form() {
+        for i in -40_000..40_000 {
+            let z = f64::from(i) / 4096.0;
+            let truth = 0.5 * z * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (z + 0.044715 * z.powi(3))).tanh());
+            let error = (f64::from(gelu_reference(z as f32)) - truth).abs();
+            assert!(error <= 2e-6 * truth.abs() + 1e-12, "gelu({z}) is off by {error:e} from {truth:e}");
+        }
+        assert_eq!(gelu_reference(f32::INFINITY), f32::INFINITY);
+    }
+
+    #[test]
+    fn softcap_equals_the_plain_form_at_every_length() {
+        let mut random = Random::new(2);
+        for n in 0..50 {
+            let x = random.fill(n, |r| r.wild() * 30.0);
+            let expected: Vec<f32> = x.iter().map(|x| 30.0 * tanh(x / 30.0)).collect();
+            check_levels(&expected, &format!("softcap of {n}"), |isa, out| {
+                out.copy_from_slice(&x);
+                softcap(isa, 30.0, out);
+            });
+        }
+    }
+}

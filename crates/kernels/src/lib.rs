@@ -18,4 +18,6 @@ pub mod pool;
 pub mod rope;
 pub mod router;
 pub mod select;
-pub mod vector;
+#[cfg(test)]
+mod testing;
+mod vector;

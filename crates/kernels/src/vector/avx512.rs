@@ -1,0 +1,148 @@
+//! One `__m512` as sixteen lanes.
+
+use std::arch::x86_64::*;
+
+use super::avx2::{max_of_8, sum_of_8};
+use super::{Arith, Vector};
+use crate::isa::Avx512;
+use crate::numerics::LANES;
+
+/// One intrinsic. Every method takes `self`, the proof that AVX-512 F, BW, DQ and VL exist.
+macro_rules! proved {
+    ($op:expr) => {
+        // SAFETY: the intrinsics only need AVX-512 F, BW, DQ or VL, whose presence the token `self` proves.
+        unsafe { $op }
+    };
+}
+
+/// The bits of the lanes.
+macro_rules! int {
+    ($x:expr) => {
+        _mm512_castps_si512($x)
+    };
+}
+
+impl Arith for Avx512 {
+    type F = __m512;
+    type Mask = __mmask16;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> __m512 {
+        proved!(_mm512_set1_ps(x))
+    }
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        proved!(_mm512_add_ps(a, b))
+    }
+    #[inline(always)]
+    fn sub(self, a: __m512, b: __m512) -> __m512 {
+        proved!(_mm512_sub_ps(a, b))
+    }
+    #[inline(always)]
+    fn mul(self, a: __m512, b: __m512) -> __m512 {
+        proved!(_mm512_mul_ps(a, b))
+    }
+    #[inline(always)]
+    fn div(self, a: __m512, b: __m512) -> __m512 {
+        proved!(_mm512_div_ps(a, b))
+    }
+    #[inline(always)]
+    fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        proved!(_mm512_fmadd_ps(a, b, c))
+    }
+    #[inline(always)]
+    fn max(self, a: __m512, b: __m512) -> __m512 {
+        proved!(_mm512_max_ps(a, b))
+    }
+    #[inline(always)]
+    fn min(self, a: __m512, b: __m512) -> __m512 {
+        proved!(_mm512_min_ps(a, b))
+    }
+    #[inline(always)]
+    fn lt(self, a: __m512, b: __m512) -> __mmask16 {
+        proved!(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b))
+    }
+    #[inline(always)]
+    fn le(self, a: __m512, b: __m512) -> __mmask16 {
+        proved!(_mm512_cmp_ps_mask::<_CMP_LE_OQ>(a, b))
+    }
+    #[inline(always)]
+    fn select(self, mask: __mmask16, a: __m512, b: __m512) -> __m512 {
+        proved!(_mm512_mask_blend_ps(mask, b, a))
+    }
+    #[inline(always)]
+    fn and(self, a: __m512, b: __m512) -> __m512 {
+        proved!(_mm512_and_ps(a, b))
+    }
+    #[inline(always)]
+    fn or(self, a: __m512, b: __m512) -> __m512 {
+        proved!(_mm512_or_ps(a, b))
+    }
+    #[inline(always)]
+    fn add_bits(self, a: __m512, b: __m512) -> __m512 {
+        proved!(_mm512_castsi512_ps(_mm512_add_epi32(int!(a), int!(b))))
+    }
+    #[inline(always)]
+    fn sub_bits(self, a: __m512, b: __m512) -> __m512 {
+        proved!(_mm512_castsi512_ps(_mm512_sub_epi32(int!(a), int!(b))))
+    }
+    #[inline(always)]
+    fn shl<const N: u32>(self, a: __m512) -> __m512 {
+        proved!(_mm512_castsi512_ps(_mm512_slli_epi32::<N>(int!(a))))
+    }
+    #[inline(always)]
+    fn shr<const N: u32>(self, a: __m512) -> __m512 {
+        proved!(_mm512_castsi512_ps(_mm512_srli_epi32::<N>(int!(a))))
+    }
+    #[inline(always)]
+    fn i32_to_f32(self, a: __m512) -> __m512 {
+        proved!(_mm512_cvtepi32_ps(int!(a)))
+    }
+}
+
+/// A mask of the lanes below `n`.
+#[inline(always)]
+fn first(n: usize) -> __mmask16 {
+    ((1u32 << n.min(LANES)) - 1) as __mmask16
+}
+
+impl Vector for Avx512 {
+    #[inline(always)]
+    fn load(self, x: &[f32; LANES]) -> __m512 {
+        // SAFETY: the array holds sixteen values; AVX-512F is proved by the token.
+        unsafe { _mm512_loadu_ps(x.as_ptr()) }
+    }
+    #[inline(always)]
+    fn store(self, x: __m512, out: &mut [f32; LANES]) {
+        // SAFETY: the array holds sixteen values; AVX-512F is proved by the token.
+        unsafe { _mm512_storeu_ps(out.as_mut_ptr(), x) }
+    }
+    #[inline(always)]
+    fn load_first(self, x: &[f32]) -> __m512 {
+        // SAFETY: the mask selects lanes below `x.len()` only, and a masked load touches no other memory; AVX-512F is
+        // proved by the token.
+        unsafe { _mm512_maskz_loadu_ps(first(x.len()), x.as_ptr()) }
+    }
+    #[inline(always)]
+    fn store_first(self, x: __m512, out: &mut [f32]) {
+        // SAFETY: the mask selects lanes below `out.len()` only, and a masked store touches no other memory; AVX-512F
+        // is proved by the token.
+        unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr(), first(out.len()), x) }
+    }
+    #[inline(always)]
+    fn lanes(self, start: usize, end: usize) -> __mmask16 {
+        first(end) & !first(start)
+    }
+    #[inline(always)]
+    fn any(self, mask: __mmask16) -> bool {
+        mask != 0
+    }
+    #[inline(always)]
+    fn sum(self, x: __m512) -> f32 {
+        proved!(sum_of_8(_mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x))))
+    }
+    #[inline(always)]
+    fn max_lane(self, x: __m512) -> f32 {
+        proved!(max_of_8(_mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x))))
+    }
+}
