@@ -52,7 +52,10 @@ pub fn add_norm_then(
     next: RmsNorm<'_>,
     out: &mut [f32],
 ) {
-    assert!(x.len() == h.len() && x.len() == out.len(), "add_norm: stream, branch and output differ in length");
+    assert!(
+        x.len() == h.len() && x.len() == out.len(),
+        "add_norm: stream, branch and output differ in length"
+    );
     norm.assert_fits(x.len());
     next.assert_fits(x.len());
     add_norm_then_row(isa, x, h, norm, scale, next, out);

@@ -44,7 +44,12 @@ pub(crate) fn bits(x: f32) -> u32 {
 pub(crate) fn assert_same_bits(found: &[f32], expected: &[f32], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}: lengths");
     for (i, (f, e)) in found.iter().zip(expected).enumerate() {
-        assert!(bits(*f) == bits(*e), "{what}: element {i} is {f:e} ({:08x}), not {e:e} ({:08x})", bits(*f), bits(*e));
+        assert!(
+            bits(*f) == bits(*e),
+            "{what}: element {i} is {f:e} ({:08x}), not {e:e} ({:08x})",
+            bits(*f),
+            bits(*e)
+        );
     }
 }
 

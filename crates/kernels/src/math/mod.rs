@@ -42,7 +42,8 @@ const LN_1P: [f32; 9] = [
 /// Up to here [`tanh`] is a polynomial.
 const TANH_BORDER: f32 = 0.625;
 /// `(tanh(x) / x - 1) / x^2` in powers of x^2, ascending; 2^-27 relative.
-const TANH: [f32; 6] = [-0.333_333_34, 0.133_333_04, -0.053_959_258, 0.021_768_918, -0.008_343_945, 0.002_292_744_8];
+const TANH: [f32; 6] =
+    [-0.333_333_34, 0.133_333_04, -0.053_959_258, 0.021_768_918, -0.008_343_945, 0.002_292_744_8];
 
 /// e^x. NaN stays NaN.
 pub fn exp(x: f32) -> f32 {
