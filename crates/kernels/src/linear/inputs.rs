@@ -1,39 +1,81 @@
-//! Rows made ready for a kernel: rounded, padded, in its layout.
-use super::kernel::Kernel;
-use super::round::{round_tiles, round_wide};
+//! Rows made ready for a kernel: rounded, filled up, in tiles.
+//!
+//! ```text
+//! [group of 16 rows][k tile][row][32 k]
+//! ```
+//! The last group is dense with the rows that it has. In bf16 this is a sequence of AMX tiles of 64 bytes a row; in f32 the
+//! rows that a vector kernel takes together stand side by side. (Rows at the stride of a matrix, often a multiple of 4 KB,
+//! would fall into a few sets of the cache.)
+use super::round::{copy_row, round_row, round_row_wide};
 use super::rows::RowsRef;
 use crate::isa::Isa;
 use crate::memory::{HugeBuf, OutOfMemory};
 use crate::numerics::{Activation, K_TILE};
 use crate::pool::Team;
 
-/// Rows of one AMX tile.
-pub(super) const TILE_ROWS: usize = 16;
+/// Rows of a group, and of one AMX tile.
+pub(super) const GROUP: usize = 16;
 /// Elements from which on several threads prepare the rows.
 const WORTH_SHARING: usize = 64 << 10;
 
-/// Rows as a kernel reads them, `k_tiles` tiles of [`K_TILE`] each, the last one filled up with +0.
+/// Rows in the layout of this module, `k_tiles` tiles of [`K_TILE`] each, the last one filled up with +0.
 #[derive(Clone, Copy)]
-pub(super) struct Inputs<'a> {
+pub(super) struct Tiled<'a, T> {
     pub(super) rows: usize,
     pub(super) k_tiles: usize,
-    pub(super) data: Data<'a>,
+    data: &'a [T],
 }
 
+impl<'a, T> Tiled<'a, T> {
+    /// The groups in order, each `[k tile][row][32]`. Of no use where there are no k.
+    pub(super) fn groups(&self) -> impl Iterator<Item = &'a [T]> {
+        assert!(self.k_tiles > 0);
+        self.data.chunks(GROUP * self.k_tiles * K_TILE)
+    }
+
+    /// All groups, one behind the other.
+    pub(super) fn data(&self) -> &'a [T] {
+        self.data
+    }
+}
+
+/// Rows as a kernel reads them.
 #[derive(Clone, Copy)]
-pub(super) enum Data<'a> {
-    /// `[row][k]`, rounded or not, in f32.
-    Wide(&'a [f32]),
-    /// `[tile of 16 rows][k tile][row][32 k]` in bf16: ready AMX tiles, 64 bytes a row (the rows of one tile at the row
-    /// stride of a matrix would fall into a few sets of the cache). The last tile is dense with the rows that it has.
-    Tiles(&'a [u16]),
+pub(super) enum Inputs<'a> {
+    /// In f32, rounded to the activation type: for FMA.
+    Wide(Tiled<'a, f32>),
+    /// In bf16: for AMX.
+    Narrow(Tiled<'a, u16>),
+}
+
+impl Inputs<'_> {
+    pub(super) fn rows(&self) -> usize {
+        match self {
+            Inputs::Wide(x) => x.rows,
+            Inputs::Narrow(x) => x.rows,
+        }
+    }
+
+    pub(super) fn k_tiles(&self) -> usize {
+        match self {
+            Inputs::Wide(x) => x.k_tiles,
+            Inputs::Narrow(x) => x.k_tiles,
+        }
+    }
+}
+
+/// Which of the [`Inputs`] a kernel wants.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Wide,
+    Narrow,
 }
 
 /// Memory for prepared rows.
 #[derive(Debug)]
 pub(super) struct InputScratch {
-    /// f32 elements; as bf16 tiles the same memory holds twice as many.
-    elements: HugeBuf<u32>,
+    /// One f32 per element; in bf16 half of it is used.
+    elements: HugeBuf<f32>,
 }
 
 impl InputScratch {
@@ -47,72 +89,61 @@ impl InputScratch {
         self.elements.len()
     }
 
-    /// Rounds `x` to the activation type and lays it out for `kernel`.
+    /// Rounds the first `k` elements of each row to the activation type and lays them out.
     pub(super) fn prepare(
         &mut self,
         isa: Isa,
-        kernel: Kernel,
         team: &mut Team,
         x: RowsRef<'_>,
         k: usize,
         activation: Activation,
+        form: Form,
     ) -> Inputs<'_> {
-        let k_tiles = k.div_ceil(K_TILE);
-        let len = x.n_rows * k_tiles * K_TILE;
-        assert!(len <= self.len(), "{} rows of {k}: reserve them first", x.n_rows);
-        let data = match kernel {
-            Kernel::Scalar => Data::Wide(self.wide(isa, team, x, k, activation)),
-        };
-        Inputs { rows: x.n_rows, k_tiles, data }
-    }
-
-    fn wide(
-        &mut self,
-        isa: Isa,
-        team: &mut Team,
-        x: RowsRef<'_>,
-        k: usize,
-        activation: Activation,
-    ) -> &[f32] {
-        let width = k.next_multiple_of(K_TILE);
-        let used = &mut self.elements[..x.n_rows * width];
-        // SAFETY: f32 and u32 have one size and alignment, and any bits are a valid f32; the borrow is passed on.
-        let wide = unsafe { std::slice::from_raw_parts_mut(used.as_mut_ptr().cast::<f32>(), used.len()) };
-        let fill = |row: usize, to: &mut [f32]| {
-            let (values, padding) = to.split_at_mut(k);
-            match activation {
-                Activation::Bf16 => round_wide(isa, x.row(row, k), values),
-                Activation::F32 => values.copy_from_slice(x.row(row, k)),
+        let (rows, k_tiles) = (x.n_rows, k.div_ceil(K_TILE));
+        let len = rows * k_tiles * K_TILE;
+        assert!(len <= self.len(), "no room for {rows} rows of {k}: reserve it first");
+        let elements = &mut self.elements[..len];
+        match (form, activation) {
+            (Form::Narrow, Activation::F32) => unreachable!("f32 activations have no narrow form"),
+            (Form::Narrow, Activation::Bf16) => {
+                // SAFETY: the memory of `len` f32 holds `len` u16, which ask for less alignment and for which any bits are
+                // a value; it is borrowed as the f32 were. As f32 any bits are a value again.
+                let data =
+                    unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast::<u16>(), len) };
+                lay_out(team, x, k, data, |from, to, row, rows| round_row(isa, from, to, row, rows));
+                Inputs::Narrow(Tiled { rows, k_tiles, data })
             }
-            padding.fill(0.0);
-        };
-        if wide.len() >= WORTH_SHARING {
-            team.run_pieces(wide, width, |_, row, to| fill(row, to));
-        } else {
-            wide.chunks_exact_mut(width.max(1)).enumerate().for_each(|(row, to)| fill(row, to));
-        }
-        wide
-    }
-
-    fn tiles(&mut self, isa: Isa, team: &mut Team, x: RowsRef<'_>, k: usize) -> &[u16] {
-        let width = k.next_multiple_of(K_TILE);
-        let len = x.n_rows * width;
-        let used = &mut self.elements[..len.div_ceil(2)];
-        // SAFETY: the elements are at least `len` u16 long, u16 asks for less alignment than u32, and any bits are a
-        // valid u16; the borrow is passed on.
-        let tiles = unsafe { std::slice::from_raw_parts_mut(used.as_mut_ptr().cast::<u16>(), len) };
-        let piece = TILE_ROWS * width;
-        let fill = |tile: usize, to: &mut [u16]| {
-            let rows = to.len() / width;
-            for row in 0..rows {
-                round_tiles(isa, x.row(tile * TILE_ROWS + row, k), to, row, rows);
+            (Form::Wide, Activation::Bf16) => {
+                lay_out(team, x, k, elements, |from, to, row, rows| round_row_wide(isa, from, to, row, rows));
+                Inputs::Wide(Tiled { rows, k_tiles, data: elements })
             }
-        };
-        if len >= WORTH_SHARING {
-            team.run_pieces(tiles, piece, |_, tile, to| fill(tile, to));
-        } else {
-            tiles.chunks_mut(piece.max(1)).enumerate().for_each(|(tile, to)| fill(tile, to));
+            (Form::Wide, Activation::F32) => {
+                lay_out(team, x, k, elements, copy_row);
+                Inputs::Wide(Tiled { rows, k_tiles, data: elements })
+            }
         }
-        tiles
+    }
+}
+
+/// Puts every row in its place: `put(row of x, group, number of the row there, rows there)`.
+fn lay_out<T: Send>(
+    team: &mut Team,
+    x: RowsRef<'_>,
+    k: usize,
+    data: &mut [T],
+    put: impl Fn(&[f32], &mut [T], usize, usize) + Sync,
+) {
+    let width = k.next_multiple_of(K_TILE);
+    let fill = |group: usize, to: &mut [T]| {
+        let rows = to.len() / width;
+        for row in 0..rows {
+            put(x.row(group * GROUP + row, k), to, row, rows);
+        }
+    };
+    let piece = (GROUP * width).max(1);
+    if data.len() >= WORTH_SHARING {
+        team.run_pieces(data, piece, |_, group, to| fill(group, to));
+    } else {
+        data.chunks_mut(piece).enumerate().for_each(|(group, to)| fill(group, to));
     }
 }

@@ -1,33 +1,87 @@
 //! Which kernel multiplies, and how it is called.
 use std::ops::Range;
 
-use super::inputs::{Data, Inputs};
+use super::inputs::{Form, Inputs};
 use super::packed::PackedMatrix;
 use super::scalar;
+#[cfg(target_arch = "x86_64")]
+use super::{amx, avx2, avx512};
 use crate::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::isa::{Amx, Avx2, Avx512};
 use crate::numerics::{Activation, PANEL};
 
-/// The kernel of a (level, activation type): never of a number of rows. All read one packing and give the same bits.
+/// The kernel of a level and activation type: never of a number of rows. All read one packing and give the same bits.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kernel {
     Scalar,
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+    #[cfg(target_arch = "x86_64")]
+    Amx(Amx),
 }
 
 impl Kernel {
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn pick(isa: Isa, activation: Activation) -> Kernel {
+        // AMX multiplies bf16 only.
+        let amx = isa.amx().filter(|_| activation == Activation::Bf16);
+        let amx = amx.map(Kernel::Amx);
+        let avx512 = || isa.avx512().map(Kernel::Avx512);
+        let avx2 = || isa.avx2().map(Kernel::Avx2);
+        amx.or_else(avx512).or_else(avx2).unwrap_or(Kernel::Scalar)
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(super) fn pick(_: Isa, _: Activation) -> Kernel {
         Kernel::Scalar
     }
 
-    /// Multiplies all rows with some panels: `c` takes `[panel][row][32 outputs]`.
-    pub(super) fn multiply(self, x: &Inputs<'_>, w: &PackedMatrix, panels: Range<usize>, c: &mut [f32]) {
-        assert_eq!(x.k_tiles, w.k_tiles());
-        assert_eq!(c.len(), panels.len() * x.rows * PANEL);
-        for (panel, c) in panels.zip(c.chunks_exact_mut(x.rows * PANEL)) {
-            let weights = w.panel(panel);
-            match (self, x.data) {
-                (Kernel::Scalar, Data::Wide(x)) => scalar::panel(weights, x, c),
-                _ => unreachable!("rows are prepared for their kernel"),
-            }
+    /// The form in which it reads rows.
+    pub(super) fn form(self) -> Form {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Amx(_) => Form::Narrow,
+            _ => Form::Wide,
         }
+    }
+
+    /// Multiplies all rows with some panels: `c` takes `[panel][row][32 outputs]`.
+    pub(super) fn multiply(self, x: Inputs<'_>, w: &PackedMatrix, panels: Range<usize>, c: &mut [f32]) {
+        assert_eq!(x.k_tiles(), w.k_tiles());
+        assert_eq!(c.len(), panels.len() * x.rows() * PANEL);
+        if w.k_tiles() == 0 {
+            return c.fill(0.0);
+        }
+        match (self, x) {
+            #[cfg(target_arch = "x86_64")]
+            (Kernel::Amx(amx), Inputs::Narrow(x)) => amx::panels(amx, w.panel_range(panels), x, c),
+            #[cfg(target_arch = "x86_64")]
+            (Kernel::Avx512(avx512), Inputs::Wide(x)) => {
+                each_panel(w, panels, x.rows, c, |w, c| avx512::panel(avx512, w, x, c));
+            }
+            #[cfg(target_arch = "x86_64")]
+            (Kernel::Avx2(avx2), Inputs::Wide(x)) => {
+                each_panel(w, panels, x.rows, c, |w, c| avx2::panel(avx2, w, x, c));
+            }
+            (Kernel::Scalar, Inputs::Wide(x)) => {
+                each_panel(w, panels, x.rows, c, |w, c| scalar::panel(w, x, c));
+            }
+            _ => unreachable!("rows are prepared in the form of their kernel"),
+        }
+    }
+}
+
+fn each_panel(
+    w: &PackedMatrix,
+    panels: Range<usize>,
+    rows: usize,
+    c: &mut [f32],
+    multiply: impl Fn(&[u16], &mut [f32]),
+) {
+    for (panel, c) in panels.zip(c.chunks_exact_mut(rows * PANEL)) {
+        multiply(w.panel(panel), c);
     }
 }

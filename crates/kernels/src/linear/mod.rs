@@ -6,6 +6,12 @@
 //! ```
 //! A chunk is a few whole panels of outputs, and a thread does all of it: so neither threads nor chunks nor rows can
 //! change the order in which an output's terms are added, which `reference` states and every kernel keeps.
+#[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod inputs;
 mod kernel;
 mod packed;
@@ -23,7 +29,7 @@ use crate::isa::Isa;
 use crate::memory::{Disjoint, HugeBuf, OutOfMemory};
 use crate::numerics::{Activation, PANEL};
 use crate::pool::Team;
-use inputs::{InputScratch, Inputs};
+use inputs::InputScratch;
 use kernel::Kernel;
 use rows::SharedRows;
 
@@ -118,13 +124,13 @@ fn multiply(
     let blocks = Disjoint::new(blocks);
     for first in (0..x.n_rows).step_by(BLOCK_ROWS) {
         let rows = first..(first + BLOCK_ROWS).min(x.n_rows);
-        let x = inputs.prepare(*isa, kernel, team, x.block(rows.clone()), w.k(), activation);
+        let x = inputs.prepare(*isa, team, x.block(rows.clone()), w.k(), activation, kernel.form());
         let per_chunk = panels_per_chunk(w, team.threads(), group);
         team.run(w.panels().div_ceil(per_chunk), |thread, chunk| {
             let panels = chunk * per_chunk..((chunk + 1) * per_chunk).min(w.panels());
             // SAFETY: this thread's own block; a thread runs one chunk at a time.
             let c = unsafe { blocks.slice_mut(thread * BLOCK, panels.len() * rows.len() * PANEL) };
-            kernel.multiply(&x, w, panels.clone(), c);
+            kernel.multiply(x, w, panels.clone(), c);
             epilogue(Finished { rows: rows.clone(), panels, c });
         });
     }

@@ -37,41 +37,54 @@ fn round(bits: u32) -> u32 {
     if magnitude > 0x7F80_0000 { 0x7FC0 } else { flushed }
 }
 
+/// Converts one row into number `row` of a group of `rows` rows: 32 elements at every `rows`-th place of 32. What is missing
+/// in the last place becomes zero.
 #[inline(always)]
-fn wide(from: &[f32], to: &mut [f32]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = f32::from_bits(round(from.to_bits()) << 16);
-    }
-}
-
-#[inline(always)]
-fn tiles(from: &[f32], to: &mut [u16], row: usize, rows: usize) {
+fn spread<T: Copy + Default>(
+    from: &[f32],
+    to: &mut [T],
+    row: usize,
+    rows: usize,
+    convert: impl Fn(f32) -> T,
+) {
     let mut whole = from.chunks_exact(K_TILE);
     let mut places = to.chunks_exact_mut(K_TILE).skip(row).step_by(rows);
     for (from, to) in whole.by_ref().zip(places.by_ref()) {
         for i in 0..K_TILE {
-            to[i] = round(from[i].to_bits()) as u16;
+            to[i] = convert(from[i]);
         }
     }
     if let Some(to) = places.next() {
-        to.fill(0);
+        to.fill(T::default());
         for (to, from) in to.iter_mut().zip(whole.remainder()) {
-            *to = round(from.to_bits()) as u16;
+            *to = convert(*from);
         }
     }
 }
 
-/// Rounds `from` to bf16 and widens it again.
-pub(super) fn round_wide(isa: Isa, from: &[f32], to: &mut [f32]) {
-    assert_eq!(from.len(), to.len());
-    levels!(isa, wide(from: &[f32], to: &mut [f32]))
+#[inline(always)]
+fn narrow(from: &[f32], to: &mut [u16], row: usize, rows: usize) {
+    spread(from, to, row, rows, |x| round(x.to_bits()) as u16);
 }
 
-/// Rounds one row to bf16 as number `row` of a row tile with `rows` rows: 32 elements at every `rows`-th place of 32. What is
-/// missing in the last place becomes +0.
-pub(super) fn round_tiles(isa: Isa, from: &[f32], to: &mut [u16], row: usize, rows: usize) {
-    assert_eq!(to.len(), from.len().next_multiple_of(K_TILE) * rows);
-    levels!(isa, tiles(from: &[f32], to: &mut [u16], row: usize, rows: usize))
+#[inline(always)]
+fn wide(from: &[f32], to: &mut [f32], row: usize, rows: usize) {
+    spread(from, to, row, rows, |x| f32::from_bits(round(x.to_bits()) << 16));
+}
+
+/// Rounds one row to bf16, as number `row` of a group of `rows` rows `[k tile][row][32]`, filled up with +0.
+pub(super) fn round_row(isa: Isa, from: &[f32], to: &mut [u16], row: usize, rows: usize) {
+    levels!(isa, narrow(from: &[f32], to: &mut [u16], row: usize, rows: usize))
+}
+
+/// As [`round_row`], widened to f32 again.
+pub(super) fn round_row_wide(isa: Isa, from: &[f32], to: &mut [f32], row: usize, rows: usize) {
+    levels!(isa, wide(from: &[f32], to: &mut [f32], row: usize, rows: usize))
+}
+
+/// As [`round_row_wide`], not rounded.
+pub(super) fn copy_row(from: &[f32], to: &mut [f32], row: usize, rows: usize) {
+    spread(from, to, row, rows, |x| x);
 }
 
 #[cfg(test)]
@@ -89,34 +102,28 @@ mod tests {
     }
 
     #[test]
-    fn rows_round_as_the_contract_says() {
-        let x = grid();
-        for isa in available_levels() {
-            let mut wide = vec![0.0; x.len()];
-            round_wide(isa, &x, &mut wide);
-            for (x, y) in x.iter().zip(&wide) {
-                assert_eq!(y.to_bits(), bf16_to_f32(round_bf16(*x)).to_bits(), "{isa:?} {x:e}");
-            }
-        }
-    }
-
-    #[test]
-    fn rows_become_tiles() {
+    fn rows_round_as_the_contract_says_and_go_to_their_places() {
         let grid = grid();
         for isa in available_levels() {
             for (k, row, rows) in [(64, 0, 1), (65, 2, 3), (95, 15, 16), (5632, 1, 2), (31, 0, 4), (0, 0, 1)]
             {
                 let x = &grid[..k];
-                let mut tiles = vec![7u16; k.next_multiple_of(K_TILE) * rows];
-                round_tiles(isa, x, &mut tiles, row, rows);
-                for (i, &y) in tiles.iter().enumerate() {
+                let mut narrow = vec![7u16; k.next_multiple_of(K_TILE) * rows];
+                let mut wide = vec![7f32; narrow.len()];
+                let mut copied = vec![7f32; narrow.len()];
+                round_row(isa, x, &mut narrow, row, rows);
+                round_row_wide(isa, x, &mut wide, row, rows);
+                copy_row(x, &mut copied, row, rows);
+                for i in 0..narrow.len() {
                     let (place, offset) = (i / K_TILE, i % K_TILE);
-                    let expected = match x.get(place / rows * K_TILE + offset) {
-                        _ if place % rows != row => 7,
-                        Some(x) => round_bf16(*x),
-                        None => 0,
-                    };
-                    assert_eq!(y, expected, "{isa:?} k {k} row {row} of {rows} at {i}");
+                    let from = x.get(place / rows * K_TILE + offset).copied().unwrap_or(0.0);
+                    let mine = place % rows == row;
+                    let expected = if mine { (round_bf16(from), from) } else { (7, 7.0) };
+                    let wide_expected = if mine { bf16_to_f32(expected.0) } else { 7.0 };
+                    let what = format!("{isa:?} k {k} row {row} of {rows} at {i}: {from:e}");
+                    assert_eq!(narrow[i], expected.0, "{what}");
+                    assert_eq!(wide[i].to_bits(), wide_expected.to_bits(), "{what}");
+                    assert_eq!(copied[i].to_bits(), expected.1.to_bits(), "{what}");
                 }
             }
         }

@@ -1,23 +1,29 @@
 //! Products in plain Rust, on the packed layout.
+use super::inputs::{GROUP, Tiled};
 use super::packed::TILE;
 use crate::numerics::{K_TILE, PANEL, add_z, bf16_to_f32, fma_z};
 
-/// One panel for every row: `x` is rows of `k_tiles` tiles, `c` takes rows of [`PANEL`] outputs.
-pub(super) fn panel(weights: &[u16], x: &[f32], c: &mut [f32]) {
-    let k = weights.len() / PANEL;
-    for (row, y) in c.chunks_exact_mut(PANEL).enumerate() {
-        y.fill(0.0);
-        let x = x[row * k..][..k].chunks_exact(K_TILE);
+/// One panel for every row: `c` takes rows of [`PANEL`] outputs.
+pub(super) fn panel(weights: &[u16], x: Tiled<'_, f32>, c: &mut [f32]) {
+    for (group, c) in x.groups().zip(c.chunks_mut(GROUP * PANEL)) {
+        c.fill(0.0);
+        let x = group.chunks_exact(c.len() / PANEL * K_TILE);
         for (x, weights) in x.zip(weights.chunks_exact(TILE)) {
-            for (output, y) in y.iter_mut().enumerate() {
-                let (mut even, mut odd) = (0.0, 0.0);
-                let pairs = weights[output / 16 * (TILE / 2) + output % 16 * 2..].chunks(PANEL);
-                for (x, pair) in x.chunks_exact(2).zip(pairs) {
-                    even = fma_z(x[0], bf16_to_f32(pair[0]), even);
-                    odd = fma_z(x[1], bf16_to_f32(pair[1]), odd);
+            for (x, y) in x.chunks_exact(K_TILE).zip(c.chunks_exact_mut(PANEL)) {
+                for (output, y) in y.iter_mut().enumerate() {
+                    *y = add_z(*y, tile_sum(x, &weights[output / 16 * (TILE / 2) + output % 16 * 2..]));
                 }
-                *y = add_z(*y, add_z(even, odd));
             }
         }
     }
+}
+
+/// Even plus odd chain of one output over one k tile; its pairs of weights stand [`PANEL`] elements apart.
+fn tile_sum(x: &[f32], weights: &[u16]) -> f32 {
+    let (mut even, mut odd) = (0.0, 0.0);
+    for (x, pair) in x.chunks_exact(2).zip(weights.chunks(PANEL)) {
+        even = fma_z(x[0], bf16_to_f32(pair[0]), even);
+        odd = fma_z(x[1], bf16_to_f32(pair[1]), odd);
+    }
+    add_z(even, odd)
 }

@@ -1,5 +1,5 @@
 //! What the kernel tests share: levels, teams, repeatable numbers and the properties of a row-invariant op.
-#![allow(dead_code)] // Each test program uses a part of it.
+#![allow(dead_code, unreachable_pub)] // Each test program uses a part of it.
 
 use paceline_kernels::isa::{Isa, available_levels};
 use paceline_kernels::numerics::round_bf16;
@@ -103,12 +103,15 @@ pub fn assert_same(found: &[f32], expected: &[f32], width: usize, what: impl std
     }
 }
 
-/// A row-wise op on dense rows: `run(level, threads, x)` computes `width_out` values for each row of `width_in` of `x`.
+/// `(level, threads, rows)` to results.
+pub type Run<'a> = &'a dyn Fn(Isa, usize, &[f32]) -> Vec<f32>;
+
+/// A row-wise op on dense rows: computes `width_out` values for each row of `width_in`.
 pub struct RowOp<'a> {
     pub name: &'a str,
     pub width_in: usize,
     pub width_out: usize,
-    pub run: &'a dyn Fn(Isa, usize, &[f32]) -> Vec<f32>,
+    pub run: Run<'a>,
 }
 
 /// The properties that make an op row-invariant, checked bit for bit at every level, with 1 to 4 threads: many rows equal
