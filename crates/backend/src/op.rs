@@ -115,9 +115,9 @@ pub enum Op {
         /// Epsilon of both norms.
         eps: f32,
     },
-    /// `out = norm(a) * wa + norm(b) * wb`.
+    /// `a = norm(a) * wa + norm(b) * wb`.
     NormSum {
-        /// First input.
+        /// First input, and the result.
         a: Buf,
         /// Its weight.
         wa: Vector,
@@ -127,8 +127,6 @@ pub enum Op {
         wb: Vector,
         /// Epsilon of both norms.
         eps: f32,
-        /// Output.
-        out: Buf,
     },
     /// Norms and rotates the queries in the first `n_heads * head_dim` columns of `qkv` in place; with `kv`, norms and rotates K,
     /// takes V, and stores both for the row.
@@ -298,7 +296,7 @@ impl Op {
             | Op::LinearGated { out, .. }
             | Op::LinearGatedBy { out, .. }
             | Op::Norm { out, .. }
-            | Op::NormSum { out, .. }
+            | Op::NormSum { a: out, .. }
             | Op::Attend { out, .. }
             | Op::Experts { out, .. }
             | Op::GatherRows { out, .. }
