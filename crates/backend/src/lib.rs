@@ -11,7 +11,6 @@
 
 mod backend;
 mod checked;
-
 mod delegate;
 
 mod handle;
@@ -23,7 +22,6 @@ pub mod slot_states;
 mod source;
 
 pub use backend::{Backend, BackendError, BackendInfo};
-
 pub use checked::{Checked, Mismatch};
 pub use handle::{Buf, Experts, KvGroup, KvLayer, Matrix, Rope, Table, Vector};
 pub use op::{KvWrite, Mark, Op, OpOperands, ValueSource};

@@ -231,6 +231,27 @@ pub enum Error {
         /// The value.
         value: f32,
     },
+    /// A file is not a tokenizer that can be used.
+    #[error("{file}: cannot be used as a tokenizer: {message}")]
+    Tokenizer {
+        /// The tokenizer file.
+        file: PathBuf,
+        /// What is wrong.
+        message: String,
+    },
+    /// The tokenizer belongs to another model.
+    #[error(
+        "{file}: names {found} tokens, which cannot be those of a model with {expected}; \
+         is it another model's tokenizer?"
+    )]
+    VocabularyMismatch {
+        /// The tokenizer file.
+        file: PathBuf,
+        /// Tokens of the tokenizer.
+        found: usize,
+        /// Tokens of the model.
+        expected: usize,
+    },
     /// The checkpoint holds tensors that the model does not know.
     #[error("{file}: {} tensor(s) that this architecture does not know: {}", names.len(), shortened(names))]
     UnknownTensors {

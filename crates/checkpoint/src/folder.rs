@@ -8,10 +8,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::shards::open_weights;
-use crate::{Error, FileBytes, GenerationConfig, RawConfig, Tensors};
+use crate::tokenizer_config::TokenizerConfig;
+use crate::{Error, FileBytes, GenerationConfig, RawConfig, Tensors, Tokenizer};
 
 /// Largest accepted config file, in bytes. Published ones have less than 100 kB.
 const MAX_CONFIG_BYTES: u64 = 16 << 20;
+
+const TOKENIZER: &str = "tokenizer.json";
+/// Largest accepted tokenizer, in bytes. The largest published ones have about 35 MB.
+const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 
 /// A checkpoint: a folder on disk, or the same files embedded in the program.
 ///
@@ -91,6 +96,22 @@ impl ModelFolder {
     /// [`Error::MissingWeights`]; everything that can be wrong with an index and with headers.
     pub fn tensors(&self) -> Result<Tensors, Error> {
         open_weights(self)
+    }
+
+    /// The tokenizer of the folder; `None` when it has no `tokenizer.json`, as drafters may.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`]; what can be wrong with `tokenizer_config.json` and `generation_config.json`.
+    pub fn tokenizer(&self) -> Result<Option<Tokenizer>, Error> {
+        let Some(bytes) = self.read(TOKENIZER, MAX_TOKENIZER_BYTES)? else { return Ok(None) };
+        let settings = self.tokenizer_config()?;
+        let bos_token_id = self.generation()?.bos_token_id;
+        Tokenizer::parse(&self.origin.join(TOKENIZER), &bytes, &settings, bos_token_id).map(Some)
+    }
+
+    fn tokenizer_config(&self) -> Result<TokenizerConfig, Error> {
+        let raw = read_config(&self.origin, &self.files, "tokenizer_config.json")?;
+        raw.map(|raw| TokenizerConfig::read(&raw)).transpose().map(Option::unwrap_or_default)
     }
 
     /// The bytes of one file of the folder, mapped when it is on disk; `None` when there is no such file.

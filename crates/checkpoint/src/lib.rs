@@ -36,6 +36,7 @@
 #![deny(unsafe_code)]
 
 mod config;
+mod detokenizer;
 mod dtype;
 mod error;
 mod file_bytes;
@@ -52,8 +53,11 @@ mod tensors;
 #[cfg(test)]
 mod test_files;
 mod text_names;
+mod tokenizer;
+mod tokenizer_config;
 
 pub use config::{RawConfig, SIZES, Section};
+pub use detokenizer::{Detokenizer, SpecialTokens};
 pub use dtype::DType;
 pub use error::{Error, HeaderProblem};
 pub use file_bytes::{FileBytes, FileSlice};
@@ -62,3 +66,4 @@ pub use generation::GenerationConfig;
 pub use safetensors::{MAX_HEADER_BYTES, MAX_RANK, MAX_TENSORS};
 pub use tensor::{Inexact, Tensor};
 pub use tensors::Tensors;
+pub use tokenizer::Tokenizer;

@@ -2,10 +2,9 @@
 #![forbid(unsafe_code)]
 
 mod error;
-mod gemma3;
 mod gemma4;
-mod loader;
 mod registry;
+mod rows;
 mod target;
 
 pub use error::ModelError;

@@ -7,7 +7,6 @@ use super::config::{Gemma4Config, LayerConfig, LayerKind};
 use super::weights::Loader;
 use super::{Gemma4, MoeStream, Stream};
 use crate::error::ModelError;
-use crate::loader::WeightLoader;
 use crate::registry::LoadOptions;
 use crate::target::{Description, ExportLayer, Exports, Parameters};
 
@@ -32,11 +31,9 @@ pub(crate) fn load(
     }
     let loader = Loader {
         config: &config,
-        from: WeightLoader {
-            tensors: tensors.into_text()?,
-            backend: &mut *backend,
-            inexact: options.inexact,
-        },
+        tensors: tensors.into_text()?,
+        backend: &mut *backend,
+        inexact: options.inexact,
         progress: options.progress,
     };
     let weights = loader.load(&kv_groups)?;

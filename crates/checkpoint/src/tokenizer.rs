@@ -1,0 +1,150 @@
+//! Text to tokens.
+
+use std::panic::catch_unwind;
+use std::path::{Path, PathBuf};
+
+use serde::de::IgnoredAny;
+
+use crate::detokenizer::{Piece, PieceDecoder};
+use crate::tokenizer_config::TokenizerConfig;
+use crate::{Detokenizer, Error, SpecialTokens};
+
+/// The tokenizer of a checkpoint.
+///
+/// The texts of special tokens are recognised wherever they stand in a text, as chat templates need it. Where the
+/// checkpoint wants a BOS token, an encoded text has exactly one in front, whether the text already had it or not.
+#[derive(Debug)]
+pub struct Tokenizer {
+    file: PathBuf,
+    inner: tokenizers::Tokenizer,
+    pieces: PieceDecoder,
+    /// Token put in front of a text that does not begin with it.
+    bos: Option<u32>,
+}
+
+impl Tokenizer {
+    /// Parses `tokenizer.json`; `file` is its name in messages, `bos_token_id` what the configs say where
+    /// `tokenizer_config.json` does not name the token.
+    pub(crate) fn parse(
+        file: &Path,
+        bytes: &[u8],
+        config: &TokenizerConfig,
+        bos_token_id: Option<u32>,
+    ) -> Result<Tokenizer, Error> {
+        let wrong = |message: String| Error::Tokenizer { file: file.to_path_buf(), message };
+        let mut inner = parse_library(bytes).map_err(wrong)?;
+        // A prompt is neither cut nor filled up in silence.
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(|error| wrong(error.to_string()))?;
+        let pieces = PieceDecoder::new(inner.get_decoder()).ok_or_else(|| {
+            wrong("its decoder has not the supported form, which is Replace, ByteFallback, Fuse".to_owned())
+        })?;
+        let bos = match config.special_token("bos_token") {
+            Some(text) => {
+                let unknown =
+                    || wrong(format!("it has no token `{text}`, the bos_token of tokenizer_config.json"));
+                Some(inner.token_to_id(text).ok_or_else(unknown)?)
+            }
+            None => bos_token_id,
+        };
+        let adds_bos = match config.add_bos_token {
+            Some(adds) => adds,
+            None => {
+                let empty = inner.encode_fast("", true).map_err(|error| wrong(error.to_string()))?;
+                bos.is_some() && empty.get_ids().first().copied() == bos
+            }
+        };
+        if adds_bos && bos.is_none() {
+            return Err(wrong(
+                "texts should begin with a BOS token, but no file says which it is".to_owned(),
+            ));
+        }
+        Ok(Tokenizer { file: file.to_path_buf(), inner, pieces, bos: bos.filter(|_| adds_bos) })
+    }
+
+    /// The tokens of a text, plain or rendered by a chat template.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] when the text has a character that the tokenizer has no token for at all.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
+        let encoding = self
+            .inner
+            .encode_fast(text, false)
+            .map_err(|error| Error::Tokenizer { file: self.file.clone(), message: error.to_string() })?;
+        let ids = encoding.get_ids();
+        let missing_bos = self.bos.filter(|&bos| ids.first() != Some(&bos));
+        Ok(missing_bos.into_iter().chain(ids.iter().copied()).collect())
+    }
+
+    /// The text of tokens; what [`Detokenizer`] gives piece by piece.
+    pub fn decode(&self, ids: &[u32], special: SpecialTokens) -> String {
+        let mut text = String::new();
+        let mut detokenizer = Detokenizer::new(special);
+        for &id in ids {
+            detokenizer.push(self, id, &mut text);
+        }
+        detokenizer.finish(&mut text);
+        text
+    }
+
+    /// The token whose text is exactly `text`.
+    pub fn token_id(&self, text: &str) -> Option<u32> {
+        self.inner.token_to_id(text)
+    }
+
+    /// The token as the tokenizer's file writes it, spaces and bytes in its notation.
+    pub fn token(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
+    /// Whether the token is a special one, that is, not part of the text.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.token(id).is_some_and(|token| self.inner.get_added_vocabulary().is_special_token(&token))
+    }
+
+    /// Number of tokens.
+    pub fn n_tokens(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+
+    /// Checks that this tokenizer can belong to a model with `n_model_tokens` tokens.
+    ///
+    /// Equality cannot be asked for: models pad their tables, and some files name a few media tokens that the text
+    /// model has no rows for. So at most an eighth of the model's tokens may have no text, and the tokens that are
+    /// not special must all have rows.
+    ///
+    /// # Errors
+    /// [`Error::VocabularyMismatch`].
+    pub fn check_vocabulary(&self, n_model_tokens: usize) -> Result<(), Error> {
+        let added = self.inner.get_added_vocabulary().get_added_tokens_decoder();
+        let n_special = added.values().filter(|token| token.special).count();
+        let found = self.n_tokens();
+        let fits = found.saturating_sub(n_special) <= n_model_tokens && found >= n_model_tokens / 8 * 7;
+        if fits {
+            return Ok(());
+        }
+        Err(Error::VocabularyMismatch { file: self.file.clone(), found, expected: n_model_tokens })
+    }
+
+    /// What the token adds to a text.
+    pub(crate) fn piece(&self, id: u32, special: SpecialTokens) -> Option<Piece> {
+        let token = self.token(id)?;
+        if special == SpecialTokens::Skip && self.inner.get_added_vocabulary().is_special_token(&token) {
+            return None;
+        }
+        Some(self.pieces.decode(token))
+    }
+}
+
+/// Parses with the library, which panics on some malformed files: broken JSON is kept from it, and a panic about
+/// anything else is a refused file all the same.
+fn parse_library(bytes: &[u8]) -> Result<tokenizers::Tokenizer, String> {
+    serde_json::from_slice::<IgnoredAny>(bytes).map_err(|error| error.to_string())?;
+    match catch_unwind(|| tokenizers::Tokenizer::from_bytes(bytes)) {
+        Ok(parsed) => parsed.map_err(|error| error.to_string()),
+        Err(_) => Err("the tokenizer library cannot read it".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
