@@ -3,6 +3,7 @@
 use std::fmt;
 
 use paceline_kernels::numerics::Activation;
+use paceline_kernels::pool::SpawnError;
 use thiserror::Error;
 
 use crate::handle::{Buf, Experts, KvGroup, KvLayer, Matrix, Rope, Table, Vector};
@@ -28,6 +29,9 @@ pub enum BackendError {
         /// What came.
         found: usize,
     },
+    /// The operating system refused a thread.
+    #[error(transparent)]
+    Threads(#[from] SpawnError),
     /// Memory could not be had.
     #[error("{bytes} bytes for {what} could not be allocated")]
     OutOfMemory {

@@ -79,7 +79,7 @@ impl<B: Backend> Checked<B> {
     /// Where row `index` of `rows` stands in the buffers that `op` writes.
     fn place(op: &Op, rows: Rows, index: usize) -> usize {
         match *op {
-            Op::Logits { first_row, .. } => rows.start + index - first_row,
+            Op::Logits { first_row, .. } | Op::Choose { first_row, .. } => rows.start + index - first_row,
             _ => rows.start + index,
         }
     }
@@ -184,8 +184,7 @@ impl<B: Backend> Backend for Checked<B> {
     }
 
     fn run(&mut self, op: &Op, rows: Rows) {
-        let per_row = op.operands() != crate::OpOperands::default() || matches!(op, Op::Choose { .. });
-        if rows.len > 1 && per_row {
+        if rows.len > 1 && op.operands() != crate::OpOperands::default() {
             self.run_checked(op, rows);
         } else {
             self.inner.run(op, rows);

@@ -11,6 +11,7 @@
 
 mod backend;
 mod checked;
+
 mod delegate;
 
 mod handle;
@@ -22,6 +23,7 @@ pub mod slot_states;
 mod source;
 
 pub use backend::{Backend, BackendError, BackendInfo};
+
 pub use checked::{Checked, Mismatch};
 pub use handle::{Buf, Experts, KvGroup, KvLayer, Matrix, Rope, Table, Vector};
 pub use op::{KvWrite, Mark, Op, OpOperands, ValueSource};

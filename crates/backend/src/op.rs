@@ -115,9 +115,9 @@ pub enum Op {
         /// Epsilon of both norms.
         eps: f32,
     },
-    /// `out = norm(a) * wa + norm(b) * wb`.
+    /// `a = norm(a) * wa + norm(b) * wb`.
     NormSum {
-        /// First input.
+        /// First input, and the result.
         a: Buf,
         /// Its weight.
         wa: Vector,
@@ -127,8 +127,6 @@ pub enum Op {
         wb: Vector,
         /// Epsilon of both norms.
         eps: f32,
-        /// Output.
-        out: Buf,
     },
     /// Norms and rotates the queries in the first `n_heads * head_dim` columns of `qkv` in place; with `kv`, norms and rotates K,
     /// takes V, and stores both for the row.
@@ -198,23 +196,24 @@ pub enum Op {
         /// Buffer over the wanted rows.
         out: Buf,
     },
-    /// `out[row - first_row] = softcap(x[row] . Wᵀ)`.
+    /// `out[row - first_row] = x[row] . Wᵀ`.
     Logits {
         /// Final hidden states.
         x: Buf,
         /// Head.
         w: Matrix,
-        /// `c * tanh(z / c)`.
-        softcap: Option<f32>,
         /// Row that stands first in `out`.
         first_row: usize,
         /// Logits.
         out: Buf,
     },
-    /// The target's own token for each row of `logits`, kept for [`Op::Commit`].
+    /// The target's own token for each row, kept for [`Op::Commit`]. Leaves the logits capped (`c * tanh(z / c)`), and -inf where the
+    /// slot suppresses them.
     Choose {
         /// What [`Op::Logits`] wrote.
         logits: Buf,
+        /// The cap.
+        softcap: Option<f32>,
         /// Row that stands first in `logits`.
         first_row: usize,
     },
@@ -298,11 +297,12 @@ impl Op {
             | Op::LinearGated { out, .. }
             | Op::LinearGatedBy { out, .. }
             | Op::Norm { out, .. }
-            | Op::NormSum { out, .. }
+            | Op::NormSum { a: out, .. }
             | Op::Attend { out, .. }
             | Op::Experts { out, .. }
             | Op::GatherRows { out, .. }
             | Op::Logits { out, .. }
+            | Op::Choose { logits: out, .. }
             | Op::ReadSlots { out, .. } => one(out),
             Op::AddNorm { x, next, .. } => {
                 OpOperands { written: [Some(x), next.map(|(_, out)| out)], stored: None }
@@ -313,11 +313,9 @@ impl Op {
             Op::Route { prob, routes, .. } => {
                 OpOperands { written: [Some(prob), Some(routes)], stored: None }
             }
-            Op::Choose { .. }
-            | Op::ChooseDraft { .. }
-            | Op::Commit
-            | Op::KeepCommitted { .. }
-            | Op::WriteSlots { .. } => OpOperands::default(),
+            Op::ChooseDraft { .. } | Op::Commit | Op::KeepCommitted { .. } | Op::WriteSlots { .. } => {
+                OpOperands::default()
+            }
         }
     }
 }

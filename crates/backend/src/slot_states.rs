@@ -29,6 +29,7 @@ pub struct ResolvedRow {
 #[derive(Debug)]
 struct Slot {
     init: SlotInit,
+    suppressed: Vec<u32>,
     tokens: Vec<TokenId>,
     /// How many of `tokens` are the sequence's own; drafts stand behind them.
     known: usize,
@@ -92,7 +93,8 @@ impl SlotStates {
         let mut tokens = Vec::with_capacity(capacity.max(init.tokens.len()));
         tokens.extend_from_slice(&init.tokens);
         let known = tokens.len();
-        *place = Some(Slot { init, tokens, known, len: 0, report: SlotReport::default() });
+        let suppressed = init.suppress.iter().map(|token| token.0).collect();
+        *place = Some(Slot { init, suppressed, tokens, known, len: 0, report: SlotReport::default() });
     }
 
     /// [`crate::Backend::close`].
@@ -150,8 +152,8 @@ impl SlotStates {
     }
 
     /// Tokens that the slot never chooses.
-    pub fn suppressed(&self, slot: SlotId) -> &[TokenId] {
-        &self.slot(slot).init.suppress
+    pub fn suppressed(&self, slot: SlotId) -> &[u32] {
+        &self.slot(slot).suppressed
     }
 
     /// [`crate::Backend::begin`]: resolves the rows of a pass.

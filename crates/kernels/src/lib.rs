@@ -7,6 +7,7 @@
 
 pub mod act;
 pub mod attend;
+pub mod each_row;
 pub mod experts;
 pub mod isa;
 pub mod linear;

@@ -20,37 +20,32 @@ pub struct Routed {
 
 /// Ranks the experts of a row and writes the best `out.len()`, best first.
 ///
-/// `scores` is the row of router scores, one per expert; it is used as scratch and holds nothing afterwards. Where a
-/// score is NaN, so is every weight.
+/// `scores` is the row of router scores, one per expert; it holds their probabilities afterwards. Where a score is NaN, so is
+/// every weight.
 pub fn route(isa: Isa, scores: &mut [f32], per_expert_scale: &[f32], out: &mut [Routed]) {
     assert_eq!(scores.len(), per_expert_scale.len(), "route: one scale per expert");
     assert!(out.len() <= scores.len(), "route: {} of {} experts", out.len(), scores.len());
     softmax(isa, scores);
     let mut sum = 0.0;
-    for (rank, routed) in out.iter_mut().enumerate() {
-        let expert = take_largest(scores);
-        *routed = Routed { expert: expert.0 as u32, weight: expert.1 };
-        sum = if rank == 0 { expert.1 } else { sum + expert.1 };
+    for rank in 0..out.len() {
+        let (expert, p) = largest_left(scores, &out[..rank]);
+        out[rank] = Routed { expert: expert as u32, weight: p };
+        sum = if rank == 0 { p } else { sum + p };
     }
     for routed in out {
         routed.weight = routed.weight / sum * per_expert_scale[routed.expert as usize];
     }
 }
 
-/// Marks an expert that was taken; no probability is negative.
-const TAKEN: f32 = -1.0;
-
-/// Index and value of the largest probability that is left, the first of equals.
-fn take_largest(probabilities: &mut [f32]) -> (usize, f32) {
+/// Index and value of the largest probability that is not taken yet, the first of equals.
+fn largest_left(probabilities: &[f32], taken: &[Routed]) -> (usize, f32) {
     let mut best: Option<(usize, f32)> = None;
     for (i, &p) in probabilities.iter().enumerate() {
-        if p != TAKEN && best.is_none_or(|(_, q)| p > q) {
+        if best.is_none_or(|(_, q)| p > q) && !taken.iter().any(|routed| routed.expert as usize == i) {
             best = Some((i, p));
         }
     }
-    let best = best.expect("fewer experts are taken than there are");
-    probabilities[best.0] = TAKEN;
-    best
+    best.expect("fewer experts are taken than there are")
 }
 
 per_level! {

@@ -2,9 +2,10 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod gemma3;
 mod gemma4;
+mod loader;
 mod registry;
-mod rows;
 mod target;
 
 pub use error::ModelError;

@@ -4,11 +4,11 @@ use paceline_backend::Backend;
 use paceline_checkpoint::{Inexact, RawConfig, Tensors};
 
 use crate::error::ModelError;
-use crate::gemma4;
 use crate::target::{Description, Limits, Target};
+use crate::{gemma3, gemma4};
 
 /// `model_type` values of targets, for messages.
-const SUPPORTED: &str = "gemma4, gemma4_text, gemma4_unified, gemma4_unified_text";
+const SUPPORTED: &str = "gemma4, gemma4_text, gemma4_unified, gemma4_unified_text, gemma3, gemma3_text";
 
 /// How a model is loaded.
 pub struct LoadOptions<'a> {
@@ -21,6 +21,7 @@ pub struct LoadOptions<'a> {
 }
 
 enum Architecture {
+    Gemma3,
     Gemma4,
 }
 
@@ -28,6 +29,7 @@ impl Architecture {
     fn of(raw: &RawConfig) -> Result<Self, ModelError> {
         let (file, found) = (raw.file().to_path_buf(), raw.model_type()?.to_owned());
         match found.as_str() {
+            "gemma3" | "gemma3_text" => Ok(Self::Gemma3),
             "gemma4" | "gemma4_text" | "gemma4_unified" | "gemma4_unified_text" => Ok(Self::Gemma4),
             "gemma4_assistant" | "gemma4_unified_assistant" => {
                 Err(ModelError::AssistantAsModel { file, found })
@@ -43,6 +45,7 @@ impl Architecture {
 /// A `model_type` that is not supported, and whatever is wrong with the config.
 pub fn describe(raw: &RawConfig) -> Result<Description, ModelError> {
     match Architecture::of(raw)? {
+        Architecture::Gemma3 => gemma3::describe(raw),
         Architecture::Gemma4 => gemma4::describe(raw),
     }
 }
@@ -59,6 +62,7 @@ pub fn load(
     mut options: LoadOptions<'_>,
 ) -> Result<Box<dyn Target>, ModelError> {
     match Architecture::of(raw)? {
+        Architecture::Gemma3 => Ok(Box::new(gemma3::load(raw, tensors, backend, &mut options)?)),
         Architecture::Gemma4 => Ok(Box::new(gemma4::load(raw, tensors, backend, &mut options)?)),
     }
 }

@@ -31,7 +31,7 @@ use crate::numerics::{Activation, PANEL};
 use crate::pool::Team;
 use inputs::InputScratch;
 use kernel::Kernel;
-use rows::SharedRows;
+pub(crate) use rows::SharedRows;
 
 /// Rows that are multiplied in one go; more are taken block by block. 256 rows x 256 k of bf16 leave room in a 2 MB L2
 /// cache for the weights of a chunk and its results.

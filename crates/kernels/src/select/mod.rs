@@ -13,7 +13,7 @@ use greedy::TileBest;
 /// Token ids of one vocabulary tile.
 pub const TILE: usize = 4096;
 
-/// What becomes of raw logits before the largest is taken; the same for every row.
+/// What becomes of a row's raw logits before the largest is taken.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogitRules<'a> {
     /// `c * tanh(z / c)` with this c, if the model has one.
@@ -33,42 +33,43 @@ pub struct Choice {
 }
 
 /// Scratch memory for choosing, made at load.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Chooser {
-    vocab: usize,
     tiles: Vec<TileBest>, // [rows, tiles of the vocabulary]
 }
 
 impl Chooser {
-    /// Room for up to `max_rows` rows of `vocab` logits.
-    pub fn new(max_rows: usize, vocab: usize) -> Chooser {
-        Chooser { vocab, tiles: vec![TileBest::default(); max_rows * vocab.div_ceil(TILE)] }
+    /// Makes room for `max_rows` rows of `vocab` logits, beside what there is room for already.
+    pub fn reserve(&mut self, max_rows: usize, vocab: usize) {
+        let n_tiles = max_rows * vocab.div_ceil(TILE);
+        self.tiles.resize(self.tiles.len().max(n_tiles), TileBest::default());
     }
 
-    /// For each row, the id of the largest logit, the lowest of equals. Applies `rules` to the logits in place:
-    /// `logits: [choices.len(), vocab]` holds their results afterwards.
+    /// For each row of `logits: [choices.len(), vocab]`, the id of the largest logit, the lowest of equals. Applies the row's
+    /// rules to the logits in place.
     ///
     /// # Panics
-    /// If the sizes do not fit one another, or there are more rows than [`Chooser::new`] was told of.
-    pub fn greedy(
+    /// If the sizes do not fit one another, or there are more rows than there is room for.
+    pub fn greedy<'a>(
         &mut self,
         isa: Isa,
         team: &mut Team,
         logits: &mut [f32],
-        rules: LogitRules<'_>,
+        rules: impl Fn(usize) -> LogitRules<'a> + Sync,
         choices: &mut [Choice],
     ) {
-        assert_eq!(logits.len(), choices.len() * self.vocab, "one row of logits per choice");
-        let tiles_per_row = self.vocab.div_ceil(TILE);
+        let vocab = logits.len().checked_div(choices.len()).unwrap_or(0);
+        assert_eq!(logits.len(), choices.len() * vocab, "one row of logits per choice");
+        let tiles_per_row = vocab.div_ceil(TILE);
         let n_tiles = choices.len() * tiles_per_row;
         assert!(n_tiles <= self.tiles.len(), "more rows than the chooser has room for");
         let logits = Disjoint::new(logits);
         team.run_pieces(&mut self.tiles[..n_tiles], 1, |_, piece, best| {
             let (row, first) = (piece / tiles_per_row, piece % tiles_per_row * TILE);
-            let len = TILE.min(self.vocab - first);
+            let len = TILE.min(vocab - first);
             // SAFETY: these logits belong to this piece only, and `run_pieces` runs each piece once.
-            let logits = unsafe { logits.slice_mut(row * self.vocab + first, len) };
-            best[0] = greedy::best_of_tile(isa, logits, first, rules);
+            let logits = unsafe { logits.slice_mut(row * vocab + first, len) };
+            best[0] = greedy::best_of_tile(isa, logits, first, rules(row));
         });
         for (choice, tiles) in choices.iter_mut().zip(self.tiles.chunks(tiles_per_row.max(1))) {
             *choice = greedy::join(tiles);

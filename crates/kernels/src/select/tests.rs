@@ -31,11 +31,12 @@ fn check(rows: &[Vec<f32>], rules: LogitRules<'_>) {
     let expected: Vec<Choice> = ruled.iter().map(|row| reference(row)).collect();
     for threads in 1..=4 {
         let mut team = Team::new(threads).unwrap();
-        let mut chooser = Chooser::new(rows.len() + 1, vocab);
+        let mut chooser = Chooser::default();
+        chooser.reserve(rows.len() + 1, vocab);
         for isa in available_levels() {
             let mut logits = rows.concat();
             let mut choices = vec![Choice { token: 7, fault: true }; rows.len()];
-            chooser.greedy(isa, &mut team, &mut logits, rules, &mut choices);
+            chooser.greedy(isa, &mut team, &mut logits, |_| rules, &mut choices);
             let what = format!("{} rows of {vocab}, {threads} threads, {}", rows.len(), isa.level());
             assert_eq!(choices, expected, "{what}");
             assert_same_bits(&logits, &ruled.concat(), &what);

@@ -113,7 +113,7 @@ impl Gemma4Config {
             hidden_size: text.required_usize("hidden_size", SIZES)?,
             n_heads: text.required_usize("num_attention_heads", SIZES)?,
             last_owner: layers.len() - n_shared - 1,
-            sliding_window: text.required_usize("sliding_window", 1..=1 << 30)?,
+            sliding_window: text.required_usize("sliding_window", 1..=1 << 20)?,
             per_layer_width,
             per_layer_vocab: match per_layer_width {
                 0 => 0,
@@ -128,7 +128,7 @@ impl Gemma4Config {
                 Some(tied) => tied,
                 None => text.optional_bool("tie_word_embeddings")?.unwrap_or(true),
             },
-            max_positions: text.required_usize("max_position_embeddings", 1..=1 << 30)?,
+            max_positions: text.required_usize("max_position_embeddings", 1..=1 << 20)?,
             placeholders: placeholders(&top)?,
             layers,
         };

@@ -7,6 +7,7 @@ use super::config::{Gemma4Config, LayerConfig, LayerKind};
 use super::weights::Loader;
 use super::{Gemma4, MoeStream, Stream};
 use crate::error::ModelError;
+use crate::loader::WeightLoader;
 use crate::registry::LoadOptions;
 use crate::target::{Description, ExportLayer, Exports, Parameters};
 
@@ -31,9 +32,11 @@ pub(crate) fn load(
     }
     let loader = Loader {
         config: &config,
-        tensors: tensors.into_text()?,
-        backend: &mut *backend,
-        inexact: options.inexact,
+        from: WeightLoader {
+            tensors: tensors.into_text()?,
+            backend: &mut *backend,
+            inexact: options.inexact,
+        },
         progress: options.progress,
     };
     let weights = loader.load(&kv_groups)?;

@@ -213,9 +213,8 @@ impl Gemma4 {
         b.run(&Op::Norm { x: s.x, w: Some(moe.pre_norm), eps, out: m.normed }, rows);
         b.run(&Op::Experts { x: m.normed, routes: m.routes, experts: moe.experts, out: m.sum }, rows);
         b.mark(Mark::ExpertsOut(i), m.sum, rows);
-        let sum =
-            Op::NormSum { a: s.h, wa: moe.post_mlp_norm, b: m.sum, wb: moe.post_experts_norm, eps, out: s.h };
-        b.run(&sum, rows);
+        let (wa, wb) = (moe.post_mlp_norm, moe.post_experts_norm);
+        b.run(&Op::NormSum { a: s.h, wa, b: m.sum, wb, eps }, rows);
     }
 
     /// `x = (x + norm(h)) * scale`, and `u = norm(x)` if a next norm is given.
@@ -237,10 +236,9 @@ impl Gemma4 {
         let (x, w, logits) = (self.exports.hidden_post_norm, self.exports.head, self.logits);
         for rows in wanted.pieces(self.logit_rows) {
             let first_row = rows.start;
-            let softcap = self.config.softcap;
-            backend.run(&Op::Logits { x, w, softcap, first_row, out: logits }, rows);
+            backend.run(&Op::Logits { x, w, first_row, out: logits }, rows);
+            backend.run(&Op::Choose { logits, softcap: self.config.softcap, first_row }, rows);
             backend.mark(Mark::Logits, logits, rows);
-            backend.run(&Op::Choose { logits, first_row }, rows);
         }
     }
 }

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use paceline_backend::{
-    Backend, BackendError, ExpertSource, Experts, KvGroup, KvLayer, Matrix, MatrixLayout, MatrixSource, Rope,
-    RowSource, Table, TableSource, ValueSource, Vector,
+    ExpertSource, Experts, KvGroup, KvLayer, Matrix, MatrixLayout, Rope, Table, TableSource, ValueSource,
+    Vector,
 };
-use paceline_checkpoint::{Inexact, Tensors};
 
 use super::config::{Gemma4Config, LayerConfig, LayerKind, MoeConfig};
 use crate::error::ModelError;
-use crate::rows::TensorRows;
+use crate::loader::{TensorRows, WeightLoader};
 
 /// Everything that a forward multiplies with.
 pub(super) struct Weights {
@@ -75,9 +74,7 @@ pub(super) struct PerLayerGate {
 /// Takes tensors and gives handles.
 pub(super) struct Loader<'a> {
     pub config: &'a Gemma4Config,
-    pub tensors: Tensors,
-    pub backend: &'a mut dyn Backend,
-    pub inexact: Inexact,
+    pub from: WeightLoader<'a>,
     /// Called with the number of layers loaded.
     pub progress: &'a mut dyn FnMut(usize),
 }
@@ -87,10 +84,10 @@ impl Loader<'_> {
     pub(super) fn load(mut self, kv_groups: &[KvGroup]) -> Result<Weights, ModelError> {
         let c = self.config;
         let (v, h) = (c.vocab_size, c.hidden_size);
-        let embedding = self.rows("embed_tokens.weight", &[v, h])?;
+        let embedding = self.from.rows("embed_tokens.weight", &[v, h])?;
         let (embedding, head) = self.embedding_and_head(embedding)?;
         let per_layer = self.per_layer()?;
-        let ropes = [c.rope_sliding, c.rope_full].map(|spec| spec.map(|spec| self.backend.rope(spec)));
+        let ropes = [c.rope_sliding, c.rope_full].map(|spec| spec.map(|spec| self.from.backend.rope(spec)));
         let (_, places) = c.kv_layout();
         let mut layers = Vec::with_capacity(c.layers.len());
         for (i, (layer, &(group, place))) in c.layers.iter().zip(&places).enumerate() {
@@ -99,8 +96,8 @@ impl Loader<'_> {
             layers.push(self.layer(i, layer, kv, rope)?);
             (self.progress)(i + 1);
         }
-        let final_norm = self.vector("norm.weight", h)?;
-        self.tensors.finish()?;
+        let final_norm = self.from.vector("norm.weight", h)?;
+        self.from.tensors.finish()?;
         Ok(Weights { embedding, head, per_layer, layers, final_norm })
     }
 
@@ -109,13 +106,13 @@ impl Loader<'_> {
         // The reference embeds <pad> for a placeholder of media that are not there.
         let aliases: Vec<_> = c.placeholders.iter().map(|&id| (id, 0)).collect();
         if c.tied {
-            self.tensors.discard("lm_head.weight");
-            let head = self.matrix(&[&embedding], MatrixLayout::Plain)?;
-            return Ok((self.backend.table(TableSource::Packed(head), &aliases)?, head));
+            self.from.tensors.discard("lm_head.weight");
+            let head = self.from.matrix(&[&embedding], MatrixLayout::Plain)?;
+            return Ok((self.from.backend.table(TableSource::Packed(head), &aliases)?, head));
         }
-        let head = self.rows("lm_head.weight", &[c.vocab_size, c.hidden_size])?;
-        let head = self.matrix(&[&head], MatrixLayout::Plain)?;
-        Ok((self.backend.table(TableSource::Mapped(Arc::new(embedding)), &aliases)?, head))
+        let head = self.from.rows("lm_head.weight", &[c.vocab_size, c.hidden_size])?;
+        let head = self.from.matrix(&[&head], MatrixLayout::Plain)?;
+        Ok((self.from.backend.table(TableSource::Mapped(Arc::new(embedding)), &aliases)?, head))
     }
 
     fn per_layer(&mut self) -> Result<Option<PerLayer>, ModelError> {
@@ -124,13 +121,13 @@ impl Loader<'_> {
         if width == 0 {
             return Ok(None);
         }
-        let table = self.rows("embed_tokens_per_layer.weight", &[c.per_layer_vocab, total])?;
+        let table = self.from.rows("embed_tokens_per_layer.weight", &[c.per_layer_vocab, total])?;
         let aliases: Vec<_> = c.placeholders.iter().map(|&id| (id, 0)).collect();
         Ok(Some(PerLayer {
             width,
-            table: self.backend.table(TableSource::Mapped(Arc::new(table)), &aliases)?,
-            projection: self.linear("per_layer_model_projection.weight", total, c.hidden_size)?,
-            norm: self.vector("per_layer_projection_norm.weight", width)?,
+            table: self.from.backend.table(TableSource::Mapped(Arc::new(table)), &aliases)?,
+            projection: self.from.linear("per_layer_model_projection.weight", total, c.hidden_size)?,
+            norm: self.from.vector("per_layer_projection_norm.weight", width)?,
         }))
     }
 
@@ -140,28 +137,28 @@ impl Loader<'_> {
         let name = |part: &str| format!("layers.{i}.{part}");
         let owns_kv = layer.kv_source == i;
         let k_norm = match owns_kv {
-            true => Some(self.vector(&name("self_attn.k_norm.weight"), d)?),
+            true => Some(self.from.vector(&name("self_attn.k_norm.weight"), d)?),
             false => None,
         };
-        let gate = self.rows(&name("mlp.gate_proj.weight"), &[wide, h])?;
-        let up = self.rows(&name("mlp.up_proj.weight"), &[wide, h])?;
+        let gate = self.from.rows(&name("mlp.gate_proj.weight"), &[wide, h])?;
+        let up = self.from.rows(&name("mlp.up_proj.weight"), &[wide, h])?;
         Ok(Layer {
-            input_norm: self.vector(&name("input_layernorm.weight"), h)?,
+            input_norm: self.from.vector(&name("input_layernorm.weight"), h)?,
             qkv: self.qkv(i, layer, owns_kv)?,
-            q_norm: self.vector(&name("self_attn.q_norm.weight"), d)?,
+            q_norm: self.from.vector(&name("self_attn.q_norm.weight"), d)?,
             k_norm,
             value: if layer.value_is_key { ValueSource::Key } else { ValueSource::Projection },
             rope,
             kv,
-            o: self.linear(&name("self_attn.o_proj.weight"), h, c.n_heads * d)?,
-            post_attention_norm: self.vector(&name("post_attention_layernorm.weight"), h)?,
-            pre_feed_forward_norm: self.vector(&name("pre_feedforward_layernorm.weight"), h)?,
-            gate_up: self.matrix(&[&gate, &up], MatrixLayout::Gated)?,
-            down: self.linear(&name("mlp.down_proj.weight"), h, wide)?,
-            post_feed_forward_norm: self.vector(&name("post_feedforward_layernorm.weight"), h)?,
+            o: self.from.linear(&name("self_attn.o_proj.weight"), h, c.n_heads * d)?,
+            post_attention_norm: self.from.vector(&name("post_attention_layernorm.weight"), h)?,
+            pre_feed_forward_norm: self.from.vector(&name("pre_feedforward_layernorm.weight"), h)?,
+            gate_up: self.from.matrix(&[&gate, &up], MatrixLayout::Gated)?,
+            down: self.from.linear(&name("mlp.down_proj.weight"), h, wide)?,
+            post_feed_forward_norm: self.from.vector(&name("post_feedforward_layernorm.weight"), h)?,
             moe: c.moe.map(|moe| self.moe(i, moe)).transpose()?,
             per_layer: self.per_layer_gate(i)?,
-            scalar: self.values(&name("layer_scalar"), 1)?[0],
+            scalar: self.from.values(&name("layer_scalar"), 1)?[0],
         })
     }
 
@@ -169,19 +166,18 @@ impl Loader<'_> {
     fn qkv(&mut self, i: usize, layer: &LayerConfig, owns_kv: bool) -> Result<Matrix, ModelError> {
         let (h, d) = (self.config.hidden_size, layer.head_dim);
         let name = |part: &str| format!("layers.{i}.self_attn.{part}");
-        let mut parts = vec![self.rows(&name("q_proj.weight"), &[self.config.n_heads * d, h])?];
+        let mut parts = vec![self.from.rows(&name("q_proj.weight"), &[self.config.n_heads * d, h])?];
         if owns_kv {
-            parts.push(self.rows(&name("k_proj.weight"), &[layer.kv_heads * d, h])?);
+            parts.push(self.from.rows(&name("k_proj.weight"), &[layer.kv_heads * d, h])?);
             if !layer.value_is_key {
-                parts.push(self.rows(&name("v_proj.weight"), &[layer.kv_heads * d, h])?);
+                parts.push(self.from.rows(&name("v_proj.weight"), &[layer.kv_heads * d, h])?);
             }
         } else {
             for dead in ["k_proj.weight", "v_proj.weight", "k_norm.weight", "v_norm.weight"] {
-                self.tensors.discard(&name(dead));
+                self.from.tensors.discard(&name(dead));
             }
         }
-        let parts: Vec<&dyn RowSource> = parts.iter().map(|part| part as &dyn RowSource).collect();
-        self.matrix(&parts, MatrixLayout::Plain)
+        self.from.matrix(&parts.iter().collect::<Vec<_>>(), MatrixLayout::Plain)
     }
 
     fn per_layer_gate(&mut self, i: usize) -> Result<Option<PerLayerGate>, ModelError> {
@@ -192,26 +188,26 @@ impl Loader<'_> {
         let name = |part: &str| format!("layers.{i}.{part}");
         Ok(Some(PerLayerGate {
             width,
-            gate: self.linear(&name("per_layer_input_gate.weight"), width, h)?,
-            projection: self.linear(&name("per_layer_projection.weight"), h, width)?,
-            post_norm: self.vector(&name("post_per_layer_input_norm.weight"), h)?,
+            gate: self.from.linear(&name("per_layer_input_gate.weight"), width, h)?,
+            projection: self.from.linear(&name("per_layer_projection.weight"), h, width)?,
+            post_norm: self.from.vector(&name("post_per_layer_input_norm.weight"), h)?,
         }))
     }
 
     fn moe(&mut self, i: usize, moe: MoeConfig) -> Result<Moe, ModelError> {
         let h = self.config.hidden_size;
         let name = |part: &str| format!("layers.{i}.{part}");
-        let mut router_scale = self.values(&name("router.scale"), h)?;
+        let mut router_scale = self.from.values(&name("router.scale"), h)?;
         let factor = (h as f32).sqrt().recip();
         router_scale.iter_mut().for_each(|value| *value *= factor);
         Ok(Moe {
             top_k: moe.top_k as u32,
-            router: self.linear(&name("router.proj.weight"), moe.n_experts, h)?,
-            router_scale: self.backend.vector(&router_scale),
-            per_expert_scale: self.vector(&name("router.per_expert_scale"), moe.n_experts)?,
-            pre_norm: self.vector(&name("pre_feedforward_layernorm_2.weight"), h)?,
-            post_mlp_norm: self.vector(&name("post_feedforward_layernorm_1.weight"), h)?,
-            post_experts_norm: self.vector(&name("post_feedforward_layernorm_2.weight"), h)?,
+            router: self.from.linear(&name("router.proj.weight"), moe.n_experts, h)?,
+            router_scale: self.from.backend.vector(&router_scale),
+            per_expert_scale: self.from.vector(&name("router.per_expert_scale"), moe.n_experts)?,
+            pre_norm: self.from.vector(&name("pre_feedforward_layernorm_2.weight"), h)?,
+            post_mlp_norm: self.from.vector(&name("post_feedforward_layernorm_1.weight"), h)?,
+            post_experts_norm: self.from.vector(&name("post_feedforward_layernorm_2.weight"), h)?,
             experts: self.experts(i, moe)?,
         })
     }
@@ -221,55 +217,32 @@ impl Loader<'_> {
         let (h, e, m) = (self.config.hidden_size, moe.n_experts, moe.intermediate_size);
         let name = |part: &str| format!("layers.{i}.experts.{part}");
         let mut parts = Vec::with_capacity(e);
-        if self.tensors.contains(&name("gate_up_proj")) {
-            let gate_up = self.rows(&name("gate_up_proj"), &[e, 2 * m, h])?;
-            let down = self.rows(&name("down_proj"), &[e, h, m])?;
+        if self.from.tensors.contains(&name("gate_up_proj")) {
+            let gate_up = self.from.rows(&name("gate_up_proj"), &[e, 2 * m, h])?;
+            let down = self.from.rows(&name("down_proj"), &[e, h, m])?;
             for x in 0..e {
                 parts.push((gate_up.part(2 * m * x, m), gate_up.part(2 * m * x + m, m), down.part(h * x, h)));
             }
-        } else if self.tensors.contains(&name("switch_glu.gate_proj.weight")) {
-            let gate = self.rows(&name("switch_glu.gate_proj.weight"), &[e, m, h])?;
-            let up = self.rows(&name("switch_glu.up_proj.weight"), &[e, m, h])?;
-            let down = self.rows(&name("switch_glu.down_proj.weight"), &[e, h, m])?;
+        } else if self.from.tensors.contains(&name("switch_glu.gate_proj.weight")) {
+            let gate = self.from.rows(&name("switch_glu.gate_proj.weight"), &[e, m, h])?;
+            let up = self.from.rows(&name("switch_glu.up_proj.weight"), &[e, m, h])?;
+            let down = self.from.rows(&name("switch_glu.down_proj.weight"), &[e, h, m])?;
             for x in 0..e {
                 parts.push((gate.part(m * x, m), up.part(m * x, m), down.part(h * x, h)));
             }
-        } else if self.tensors.contains(&name("0.gate_proj.weight")) {
+        } else if self.from.tensors.contains(&name("0.gate_proj.weight")) {
             for x in 0..e {
-                let gate = self.rows(&name(&format!("{x}.gate_proj.weight")), &[m, h])?;
-                let up = self.rows(&name(&format!("{x}.up_proj.weight")), &[m, h])?;
-                let down = self.rows(&name(&format!("{x}.down_proj.weight")), &[h, m])?;
+                let gate = self.from.rows(&name(&format!("{x}.gate_proj.weight")), &[m, h])?;
+                let up = self.from.rows(&name(&format!("{x}.up_proj.weight")), &[m, h])?;
+                let down = self.from.rows(&name(&format!("{x}.down_proj.weight")), &[h, m])?;
                 parts.push((gate, up, down));
             }
         } else {
             // Names the usual layout as missing.
-            self.rows(&name("gate_up_proj"), &[e, 2 * m, h])?;
+            self.from.rows(&name("gate_up_proj"), &[e, 2 * m, h])?;
         }
         let sources: Vec<_> = parts.iter().map(|(gate, up, down)| ExpertSource { gate, up, down }).collect();
-        Ok(self.backend.experts(&sources)?)
-    }
-
-    fn rows(&mut self, name: &str, shape: &[usize]) -> Result<TensorRows, ModelError> {
-        Ok(TensorRows::new(self.tensors.take(name, shape)?, self.inexact))
-    }
-
-    fn matrix(&mut self, parts: &[&dyn RowSource], layout: MatrixLayout) -> Result<Matrix, ModelError> {
-        let matrix: Result<Matrix, BackendError> = self.backend.matrix(MatrixSource { parts, layout });
-        Ok(matrix?)
-    }
-
-    fn linear(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<Matrix, ModelError> {
-        let rows = self.rows(name, &[outputs, inputs])?;
-        self.matrix(&[&rows], MatrixLayout::Plain)
-    }
-
-    fn values(&mut self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
-        Ok(self.tensors.take(name, &[len])?.to_f32()?)
-    }
-
-    fn vector(&mut self, name: &str, len: usize) -> Result<Vector, ModelError> {
-        let values = self.values(name, len)?;
-        Ok(self.backend.vector(&values))
+        Ok(self.from.backend.experts(&sources)?)
     }
 }
 

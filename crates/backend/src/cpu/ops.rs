@@ -1,0 +1,304 @@
+//! The ops on the CPU: which buffers, which kernel.
+
+use paceline_kernels::each_row::{each_row, each_row_pair};
+use paceline_kernels::linear::{linear, linear_gated, linear_gated_by, linear_softcapped};
+use paceline_kernels::norm::{RmsNorm, add_norm, add_norm_then, rms_norm, rms_norm_in_place};
+use paceline_kernels::{rope, select};
+use paceline_kernels::router::{Routed, route};
+
+use super::CpuBackend;
+use super::storage::Buffer;
+use crate::handle::{Buf, Table};
+use crate::{Op, Rows, TokenId, ValueSource};
+
+/// Source buffer to read and destination buffer to write, which differ.
+fn two(buffers: &mut [Buffer], from: Buf, to: Buf) -> (&Buffer, &mut Buffer) {
+    let [from, to] = buffers
+        .get_disjoint_mut([from.index as usize, to.index as usize])
+        .expect("an op's input and output are different buffers of this backend");
+    (from, to)
+}
+
+impl CpuBackend {
+    pub(super) fn dispatch(&mut self, op: &Op, rows: Rows) {
+        match *op {
+            Op::Embed { table, scale, out, column } => self.embed(rows, table, scale, out, column as usize),
+            Op::PerLayerInputs { .. } => self.per_layer_inputs(op, rows),
+            Op::Linear { .. } | Op::LinearGated { .. } | Op::LinearGatedBy { .. } | Op::Logits { .. } => {
+                self.product(op, rows);
+            }
+            Op::Norm { .. } => self.norm(op, rows),
+            Op::AddNorm { .. } => self.add_norm(op, rows),
+            Op::NormSum { .. } => self.norm_sum(op, rows),
+            Op::QkNormRopeStore { .. } => self.qk_norm_rope_store(op, rows),
+            Op::Attend { .. } => self.attend(op, rows),
+            Op::Route { .. } => self.route(op, rows),
+            Op::Experts { .. } => self.run_experts(op, rows),
+            Op::GatherRows { src, out } => self.gather_rows(rows, src, out),
+            Op::Choose { logits, first_row } => self.choose(rows, logits, first_row),
+            Op::ChooseDraft { logits, step } => self.choose_draft(rows, logits, step as usize),
+            Op::Commit => self.slots.commit(),
+            Op::KeepCommitted { src, out } => self.keep_committed(src, out),
+            Op::ReadSlots { src, out, column } => self.read_slots(rows, src, out, column as usize),
+            Op::WriteSlots { src, out } => self.write_slots(rows, src, out),
+        }
+    }
+
+    fn embed(&mut self, rows: Rows, table: Table, scale: f32, out: Buf, column: usize) {
+        let Self { tables, matrices, gathered, buffers, slots, activation, .. } = self;
+        let (table, out) = (&tables[table.index as usize], &mut buffers[out.index as usize]);
+        let scale = activation.round(scale);
+        for r in 0..rows.len {
+            let to = &mut out.row_mut(rows.start + r)[column..column + table.width()];
+            table.gather(matrices, slots.resolved(rows, r).token.0, gathered, to);
+            to.iter_mut().for_each(|value| *value = activation.round(*value * scale));
+        }
+    }
+
+    fn per_layer_inputs(&mut self, op: &Op, rows: Rows) {
+        let &Op::PerLayerInputs { table, table_scale, projected, projection_scale, norm, eps, out } = op else {
+            unreachable!("dispatched by kind")
+        };
+        let Self { tables, matrices, gathered, buffers, slots, vectors, activation, isa, .. } = self;
+        let (table, table_scale) = (&tables[table.index as usize], activation.round(table_scale));
+        let norm = RmsNorm { weight: Some(&vectors[norm.index as usize]), eps };
+        let width = norm.weight.map_or(0, <[f32]>::len);
+        // The projection is scaled and normed in place: nothing else reads it.
+        let (projected, out) = (projected.index as usize, out.index as usize);
+        let [projected, out] = buffers.get_disjoint_mut([projected, out]).expect("two different buffers");
+        for r in 0..rows.len {
+            let (from, to) = (projected.row_mut(rows.start + r), out.row_mut(rows.start + r));
+            table.gather(matrices, slots.resolved(rows, r).token.0, gathered, to);
+            for (to, from) in to.chunks_exact_mut(width).zip(from.chunks_exact(width)) {
+                let piece = &mut self.piece[..width];
+                piece.iter_mut().zip(from).for_each(|(p, x)| *p = x * projection_scale);
+                rms_norm_in_place(*isa, piece, norm);
+                for (to, p) in to.iter_mut().zip(piece) {
+                    *to = (*p + *to * table_scale) * std::f32::consts::FRAC_1_SQRT_2;
+                }
+            }
+        }
+    }
+
+    fn product(&mut self, op: &Op, rows: Rows) {
+        let Self { context, buffers, matrices, activation, .. } = self;
+        let (start, n) = (rows.start, rows.len);
+        match *op {
+            Op::Linear { x, w, out } => {
+                let (x, out) = two(buffers, x, out);
+                let w = matrices[w.index as usize].plain();
+                linear(context, x.rows(start, n), *activation, w, out.rows_mut(start, n));
+            }
+            Op::LinearGated { x, w, out } => {
+                let (x, out) = two(buffers, x, out);
+                let w = matrices[w.index as usize].gated();
+                linear_gated(context, x.rows(start, n), *activation, w, out.rows_mut(start, n));
+            }
+            Op::LinearGatedBy { x, w, by, by_column, out } => {
+                let [x, by, out] = buffers
+                    .get_disjoint_mut([x, by, out].map(|buf| buf.index as usize))
+                    .expect("an op's inputs and output are different buffers of this backend");
+                let w = matrices[w.index as usize].plain();
+                let by = by.columns(start, n, by_column as usize);
+                linear_gated_by(context, x.rows(start, n), *activation, w, by, out.rows_mut(start, n));
+            }
+            Op::Logits { x, w, softcap, first_row, out } => {
+                let (x, out) = two(buffers, x, out);
+                let w = matrices[w.index as usize].plain();
+                let (x, out) = (x.rows(start, n), out.rows_mut(start - first_row, n));
+                match softcap {
+                    Some(cap) => linear_softcapped(context, x, *activation, w, cap, out),
+                    None => linear(context, x, *activation, w, out),
+                }
+            }
+            _ => unreachable!("dispatched by kind"),
+        }
+    }
+
+    fn norm(&mut self, op: &Op, rows: Rows) {
+        let &Op::Norm { x, w, eps, out } = op else { unreachable!("dispatched by kind") };
+        let Self { context, buffers, vectors, isa, .. } = self;
+        let norm = RmsNorm { weight: w.map(|w| &vectors[w.index as usize][..]), eps };
+        let width = w.map_or(x.width, |w| w.len) as usize;
+        let (x, out) = two(buffers, x, out);
+        let (x, out) = (x.rows(rows.start, rows.len), out.rows_mut(rows.start, rows.len));
+        each_row(context.team(), out, width, |r, out| rms_norm(*isa, x.row(r, width), norm, out));
+    }
+
+    fn add_norm(&mut self, op: &Op, rows: Rows) {
+        let &Op::AddNorm { x, h, w, scale, next, eps } = op else { unreachable!("dispatched by kind") };
+        let Self { context, buffers, vectors, isa, .. } = self;
+        let norm = RmsNorm { weight: Some(&vectors[w.index as usize]), eps };
+        let (start, n, width) = (rows.start, rows.len, w.len as usize);
+        let Some((next, out)) = next else {
+            let (h, x) = two(buffers, h, x);
+            let (h, x) = (h.rows(start, n), x.rows_mut(start, n));
+            return each_row(context.team(), x, width, |r, x| add_norm(*isa, x, h.row(r, width), norm, scale));
+        };
+        let next = RmsNorm { weight: Some(&vectors[next.index as usize]), eps };
+        let [x, h, out] = buffers
+            .get_disjoint_mut([x, h, out].map(|buf| buf.index as usize))
+            .expect("an op's inputs and output are different buffers of this backend");
+        let (x, h, out) = (x.rows_mut(start, n), h.rows(start, n), out.rows_mut(start, n));
+        each_row_pair(context.team(), x, width, out, width, |r, x, out| {
+            add_norm_then(*isa, x, h.row(r, width), norm, scale, next, out);
+        });
+    }
+
+    fn norm_sum(&mut self, op: &Op, rows: Rows) {
+        let &Op::NormSum { a, wa, b, wb, eps } = op else { unreachable!("dispatched by kind") };
+        let Self { context, buffers, vectors, isa, .. } = self;
+        let (start, n, width) = (rows.start, rows.len, wa.len as usize);
+        let [wa, wb] = [wa, wb].map(|w| RmsNorm { weight: Some(&vectors[w.index as usize]), eps });
+        let (b, a) = two(buffers, b, a);
+        let (b, a) = (b.rows(start, n), a.rows_mut(start, n));
+        each_row(context.team(), a, width, |r, a| {
+            rms_norm_in_place(*isa, a, wa);
+            add_norm(*isa, a, b.row(r, width), wb, 1.0);
+        });
+    }
+
+    fn qk_norm_rope_store(&mut self, op: &Op, rows: Rows) {
+        let &Op::QkNormRopeStore { qkv, n_heads, q_norm, rope, eps, kv } = op else {
+            unreachable!("dispatched by kind")
+        };
+        let Self { context, buffers, vectors, ropes, groups, slots, isa, .. } = self;
+        let (isa, d) = (*isa, q_norm.len as usize);
+        let q_norm = RmsNorm { weight: Some(&vectors[q_norm.index as usize]), eps };
+        let k_norm = kv.map(|kv| RmsNorm { weight: Some(&vectors[kv.k_norm.index as usize]), eps });
+        let n_kv = kv.map_or(0, |kv| groups[kv.layer.group.index as usize].spec().kv_heads);
+        let (q_end, k_end) = (n_heads as usize * d, (n_heads as usize + n_kv) * d);
+        let width = if kv.is_some() { k_end + n_kv * d } else { q_end };
+        let (tables, slots_now) = (&ropes[rope.index as usize], &*slots);
+        let buffer = &mut buffers[qkv.index as usize];
+        each_row(context.team(), buffer.rows_mut(rows.start, rows.len), width, |r, row| {
+            let (cos, sin) = tables.row(slots_now.row_index(rows.set, rows.start + r));
+            let (qk, v) = row.split_at_mut(k_end);
+            if let Some(kv) = kv {
+                if kv.value == ValueSource::Key {
+                    v.copy_from_slice(&qk[q_end..]);
+                }
+                if kv.norm_value {
+                    let plain = RmsNorm { weight: None, eps };
+                    v.chunks_exact_mut(d).for_each(|head| rms_norm_in_place(isa, head, plain));
+                }
+            }
+            for (h, head) in qk.chunks_exact_mut(d).enumerate() {
+                let norm = if h < n_heads as usize { q_norm } else { k_norm.expect("K heads come with K's norm") };
+                rms_norm_in_place(isa, head, norm);
+                rope::apply(isa, head, cos, sin);
+            }
+        });
+        let Some(kv) = kv else { return };
+        let group = &mut groups[kv.layer.group.index as usize];
+        for r in 0..rows.len {
+            let row = slots.resolved(rows, r);
+            let (k, v) = buffer.row(rows.start + r)[q_end..width].split_at(n_kv * d);
+            if !group.store(kv.layer.layer as usize, row.slot, row.kv_index, k, v) {
+                slots.fault_row(slots.row_index(rows.set, rows.start + r));
+            }
+        }
+    }
+
+    fn route(&mut self, op: &Op, rows: Rows) {
+        let &Op::Route { x, scale, proj, per_expert, top_k, eps, normed, prob, routes } = op else {
+            unreachable!("dispatched by kind")
+        };
+        let (start, n) = (rows.start, rows.len);
+        let Self { buffers, vectors, isa, .. } = self;
+        // `norm(x)` without weight, then times `scale`: the same as the norm with `scale` for its weight.
+        let norm = RmsNorm { weight: Some(&vectors[scale.index as usize]), eps };
+        let (from, to) = two(buffers, x, normed);
+        for r in start..start + n {
+            rms_norm(*isa, &from.row(r)[..scale.len as usize], norm, &mut to.row_mut(r)[..scale.len as usize]);
+        }
+        self.product(&Op::Linear { x: normed, w: proj, out: prob }, rows);
+        let Self { buffers, vectors, isa, routed, .. } = self;
+        let per_expert = &vectors[per_expert.index as usize];
+        let [prob, routes] = buffers
+            .get_disjoint_mut([prob, routes].map(|buf| buf.index as usize))
+            .expect("an op's outputs are different buffers of this backend");
+        routed.resize(top_k as usize, Routed::default());
+        for r in start..start + n {
+            route(*isa, &mut prob.row_mut(r)[..per_expert.len()], per_expert, routed);
+            for (pair, chosen) in routes.row_mut(r).chunks_exact_mut(2).zip(&*routed) {
+                pair.copy_from_slice(&[chosen.expert as f32, chosen.weight]);
+            }
+        }
+    }
+
+    fn run_experts(&mut self, op: &Op, rows: Rows) {
+        let &Op::Experts { x, routes, experts: set, out } = op else { unreachable!("dispatched by kind") };
+        let Self { context, buffers, experts, routed, activation, .. } = self;
+        let [x, routes, out] = buffers
+            .get_disjoint_mut([x, routes, out].map(|buf| buf.index as usize))
+            .expect("an op's inputs and output are different buffers of this backend");
+        let (start, n) = (rows.start, rows.len);
+        routed.clear();
+        for r in start..start + n {
+            let pairs = routes.row(r).chunks_exact(2);
+            routed.extend(pairs.map(|pair| Routed { expert: pair[0] as u32, weight: pair[1] }));
+        }
+        let set = &experts[set.index as usize];
+        let top_k = routed.len() / n.max(1);
+        let (x, out) = (x.rows(start, n), out.rows_mut(start, n));
+        set.run(context, x, *activation, routed, top_k, out);
+    }
+
+    fn gather_rows(&mut self, rows: Rows, src: Buf, out: Buf) {
+        let (from, to) = two(&mut self.buffers, src, out);
+        for r in rows.range() {
+            to.row_mut(r).copy_from_slice(from.row(self.slots.row_index(rows.set, r)));
+        }
+    }
+
+    fn choose(&mut self, rows: Rows, logits: Buf, first_row: usize) {
+        for r in 0..rows.len {
+            let token = self.greedy(rows, r, logits, rows.start + r - first_row);
+            self.slots.set_chosen(rows.start + r, token);
+        }
+    }
+
+    /// A drafter whose logits are not finite drafts token 0: a draft like any other, that the target checks.
+    fn choose_draft(&mut self, rows: Rows, logits: Buf, step: usize) {
+        for r in 0..rows.len {
+            let token = self.greedy(rows, r, logits, r);
+            self.slots.put_draft(self.slots.resolved(rows, r).slot, step, token.unwrap_or_default());
+        }
+    }
+
+    /// The largest logit of a row that its slot does not suppress.
+    fn greedy(&mut self, rows: Rows, r: usize, logits: Buf, logits_row: usize) -> Option<TokenId> {
+        let Self { context, buffers, slots, isa, .. } = self;
+        let row = buffers[logits.index as usize].row_mut(logits_row);
+        for token in slots.suppressed(slots.resolved(rows, r).slot) {
+            if let Some(logit) = row.get_mut(token.0 as usize) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+        select::argmax(context.team(), *isa, row).map(TokenId)
+    }
+
+    fn keep_committed(&mut self, src: Buf, out: Buf) {
+        let (from, to) = two(&mut self.buffers, src, out);
+        for (slot, row) in self.slots.kept() {
+            to.row_mut(slot.0 as usize).copy_from_slice(from.row(row));
+        }
+    }
+
+    fn read_slots(&mut self, rows: Rows, src: Buf, out: Buf, column: usize) {
+        let (from, to) = two(&mut self.buffers, src, out);
+        for r in 0..rows.len {
+            let values = from.row(self.slots.resolved(rows, r).slot.0 as usize);
+            to.row_mut(rows.start + r)[column..column + values.len()].copy_from_slice(values);
+        }
+    }
+
+    fn write_slots(&mut self, rows: Rows, src: Buf, out: Buf) {
+        let (from, to) = two(&mut self.buffers, src, out);
+        for r in 0..rows.len {
+            let slot = self.slots.resolved(rows, r).slot.0 as usize;
+            to.row_mut(slot).copy_from_slice(from.row(rows.start + r));
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Tensors by name and shape, as rows that a backend reads.
+
+use half::bf16;
+use paceline_backend::{Backend, Matrix, MatrixLayout, MatrixSource, RowSource, SourceError, Vector};
+use paceline_checkpoint::{Inexact, Tensor, Tensors};
+
+use crate::error::ModelError;
+
+/// Takes tensors from a checkpoint and gives the handles of what a backend made of them.
+pub(crate) struct WeightLoader<'a> {
+    pub(crate) tensors: Tensors,
+    pub(crate) backend: &'a mut dyn Backend,
+    pub(crate) inexact: Inexact,
+}
+
+impl WeightLoader<'_> {
+    /// A tensor as rows of its last dimension.
+    pub(crate) fn rows(&mut self, name: &str, shape: &[usize]) -> Result<TensorRows, ModelError> {
+        Ok(TensorRows::new(self.tensors.take(name, shape)?, self.inexact))
+    }
+
+    /// One matrix of the parts, stacked along the outputs.
+    pub(crate) fn matrix(
+        &mut self,
+        parts: &[&TensorRows],
+        layout: MatrixLayout,
+    ) -> Result<Matrix, ModelError> {
+        let parts: Vec<&dyn RowSource> = parts.iter().map(|&part| part as &dyn RowSource).collect();
+        Ok(self.backend.matrix(MatrixSource { parts: &parts, layout })?)
+    }
+
+    /// A tensor as a matrix.
+    pub(crate) fn linear(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<Matrix, ModelError> {
+        let rows = self.rows(name, &[outputs, inputs])?;
+        self.matrix(&[&rows], MatrixLayout::Plain)
+    }
+
+    /// The values of a short tensor.
+    pub(crate) fn values(&mut self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
+        Ok(self.tensors.take(name, &[len])?.to_f32()?)
+    }
+
+    /// A short tensor as a vector of parameters.
+    pub(crate) fn vector(&mut self, name: &str, len: usize) -> Result<Vector, ModelError> {
+        let values = self.values(name, len)?;
+        Ok(self.backend.vector(&values))
+    }
+}
+
+/// A run of rows of a tensor, seen as a matrix of `columns` values a row.
+#[derive(Clone, Debug)]
+pub(crate) struct TensorRows {
+    tensor: Tensor,
+    first_element: usize,
+    rows: usize,
+    columns: usize,
+    inexact: Inexact,
+}
+
+impl TensorRows {
+    /// The whole tensor, whose last dimension is a row.
+    pub(crate) fn new(tensor: Tensor, inexact: Inexact) -> Self {
+        let columns = tensor.shape().last().copied().unwrap_or(1);
+        let rows = tensor.n_elements() / columns.max(1);
+        Self { tensor, first_element: 0, rows, columns, inexact }
+    }
+
+    /// Rows `first .. first + rows` of these.
+    pub(crate) fn part(&self, first: usize, rows: usize) -> Self {
+        assert!(first + rows <= self.rows, "rows {first}..{} of {}", first + rows, self.rows);
+        Self { first_element: self.first_element + first * self.columns, rows, ..self.clone() }
+    }
+}
+
+impl RowSource for TensorRows {
+    fn rows(&self) -> usize {
+        self.rows
+    }
+
+    fn columns(&self) -> usize {
+        self.columns
+    }
+
+    fn read(&self, row: usize, out: &mut [bf16]) -> Result<(), SourceError> {
+        self.tensor.copy_bf16(self.first_element + row * self.columns, out, self.inexact)?;
+        Ok(())
+    }
+}
