@@ -6,11 +6,11 @@ use paceline_kernels::numerics::Activation;
 use paceline_kernels::pool::SpawnError;
 use thiserror::Error;
 
-use crate::handle::{Buf, Experts, KvGroup, KvLayer, Matrix, Rope, Table, Vector};
+use crate::handle::{Buf, ClusterHead, Experts, KvGroup, KvLayer, Matrix, Rope, Table, Vector};
 use crate::op::{Mark, Op};
 use crate::pass::{Pass, Rows};
 use crate::slot::{KvBlockId, SlotId, SlotInit, SlotReport, TokenId};
-use crate::source::{ExpertSource, KvGroupSpec, MatrixSource, RopeSpec, SourceError, TableSource};
+use crate::source::{ExpertSource, KvGroupSpec, MatrixSource, RopeSpec, RowSource, SourceError, TableSource};
 
 /// What can go wrong while weights are handed to a backend.
 #[derive(Debug, Error)]
@@ -87,6 +87,17 @@ pub trait Backend: Send {
     /// # Errors
     /// As [`Backend::matrix`].
     fn experts(&mut self, experts: &[ExpertSource<'_>]) -> Result<Experts, BackendError>;
+
+    /// Packs an output head by clusters: `order` lists the token ids of cluster 0, then those of cluster 1, and so on; each id once.
+    ///
+    /// # Errors
+    /// As [`Backend::matrix`].
+    fn cluster_head(
+        &mut self,
+        head: &dyn RowSource,
+        order: &[u32],
+        n_clusters: usize,
+    ) -> Result<ClusterHead, BackendError>;
 
     /// Keeps a vector of parameters.
     fn vector(&mut self, values: &[f32]) -> Vector;

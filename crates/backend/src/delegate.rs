@@ -15,6 +15,14 @@ macro_rules! delegate_load_and_peek {
         ) -> Result<crate::Experts, crate::BackendError> {
             self.inner.experts(experts)
         }
+        fn cluster_head(
+            &mut self,
+            head: &dyn crate::RowSource,
+            order: &[u32],
+            n_clusters: usize,
+        ) -> Result<crate::ClusterHead, crate::BackendError> {
+            self.inner.cluster_head(head, order, n_clusters)
+        }
         fn vector(&mut self, values: &[f32]) -> crate::Vector {
             self.inner.vector(values)
         }

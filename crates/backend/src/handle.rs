@@ -55,6 +55,13 @@ handle! {
     }
 }
 handle! {
+    /// An output head whose tokens are grouped in clusters of equal size.
+    ClusterHead {
+        /// Tokens of a cluster.
+        cluster_size: u32
+    }
+}
+handle! {
     /// K/V layers with one head size and one window: one block table per slot.
     KvGroup {}
 }

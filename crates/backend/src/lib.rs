@@ -25,7 +25,7 @@ mod source;
 pub use backend::{Backend, BackendError, BackendInfo};
 
 pub use checked::{Checked, Mismatch};
-pub use handle::{Buf, Experts, KvGroup, KvLayer, Matrix, Rope, Table, Vector};
+pub use handle::{Buf, ClusterHead, Experts, KvGroup, KvLayer, Matrix, Rope, Table, Vector};
 pub use op::{KvWrite, Mark, Op, OpOperands, ValueSource};
 pub use paceline_kernels::numerics::{Activation, CONTRACT_VERSION, KV_BLOCK};
 pub use pass::{Pass, PassBuilder, PassSlot, Row, RowSet, Rows, Wants};

@@ -1,7 +1,7 @@
 //! The closed list of ops. Each is one coarse step of a model with a fixed numeric contract
 //! (`paceline_kernels::numerics`); fusion happens by adding a coarser op, never by a second model.
 
-use crate::handle::{Buf, Experts, KvLayer, Matrix, Rope, Table, Vector};
+use crate::handle::{Buf, ClusterHead, Experts, KvLayer, Matrix, Rope, Table, Vector};
 
 /// Where an attention layer's V comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,6 +224,31 @@ pub enum Op {
         /// Draft step of these rows.
         step: u32,
     },
+    /// Of a head in clusters: the `clusters.width` clusters with the largest scores (ties: the lower index), best first, and the logits of
+    /// their tokens, `out = [cluster][token of the cluster]`.
+    ClusterLogits {
+        /// Input.
+        x: Buf,
+        /// A score for each cluster.
+        scores: Buf,
+        /// The head.
+        head: ClusterHead,
+        /// Indices of the chosen clusters.
+        clusters: Buf,
+        /// Logits of their tokens.
+        out: Buf,
+    },
+    /// [`Op::ChooseDraft`] from what [`Op::ClusterLogits`] wrote: the largest logit, the lowest token id of equals.
+    ChooseClustered {
+        /// Chosen clusters.
+        clusters: Buf,
+        /// Logits of their tokens.
+        logits: Buf,
+        /// The head.
+        head: ClusterHead,
+        /// Draft step of these rows.
+        step: u32,
+    },
     /// Accepts, emits and moves every slot's `len` (design: a round's commit). Takes no rows.
     Commit,
     /// `out[slot] = src[the wanted row that the commit stopped at]`, for each slot that chose. Takes no rows.
@@ -280,6 +305,8 @@ impl Op {
             Op::Logits { .. } => "logits",
             Op::Choose { .. } => "choose",
             Op::ChooseDraft { .. } => "choose_draft",
+            Op::ClusterLogits { .. } => "cluster_logits",
+            Op::ChooseClustered { .. } => "choose_clustered",
             Op::Commit => "commit",
             Op::KeepCommitted { .. } => "keep_committed",
             Op::ReadSlots { .. } => "read_slots",
@@ -313,9 +340,14 @@ impl Op {
             Op::Route { prob, routes, .. } => {
                 OpOperands { written: [Some(prob), Some(routes)], stored: None }
             }
-            Op::ChooseDraft { .. } | Op::Commit | Op::KeepCommitted { .. } | Op::WriteSlots { .. } => {
-                OpOperands::default()
+            Op::ClusterLogits { clusters, out, .. } => {
+                OpOperands { written: [Some(clusters), Some(out)], stored: None }
             }
+            Op::ChooseDraft { .. }
+            | Op::ChooseClustered { .. }
+            | Op::Commit
+            | Op::KeepCommitted { .. }
+            | Op::WriteSlots { .. } => OpOperands::default(),
         }
     }
 }
@@ -355,4 +387,10 @@ pub enum Mark {
     PreProjection,
     /// After the drafter's post-projection.
     PostProjection,
+    /// Scores of a clustered head's centroids.
+    CentroidScores,
+    /// The clusters that were looked into, best first.
+    TopClusters,
+    /// Logits of their tokens.
+    ClusterLogits,
 }

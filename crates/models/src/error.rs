@@ -35,6 +35,30 @@ pub enum ModelError {
         /// What it says.
         found: String,
     },
+    /// A drafter made for another target.
+    #[error(
+        "{file}: this drafter does not fit the target ({target}): {what}: the target needs {expected}, the drafter has {found}"
+    )]
+    IncompatibleDrafter {
+        /// The drafter's config.
+        file: PathBuf,
+        /// The target's architecture.
+        target: String,
+        /// The field.
+        what: String,
+        /// The target's value.
+        expected: String,
+        /// The drafter's value.
+        found: String,
+    },
+    /// An assistant with K/V weights.
+    #[error(
+        "tensor `{tensor}` does not belong into an assistant, whose layers read their target's K/V: the checkpoint does not fit its config"
+    )]
+    StrayTensor {
+        /// The tensor.
+        tensor: String,
+    },
     /// Fields of a config that do not fit together.
     #[error("{file}: {what}: expected {expected}, found {found}")]
     Inconsistent {

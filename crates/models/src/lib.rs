@@ -4,10 +4,12 @@
 mod error;
 mod gemma3;
 mod gemma4;
+mod gemma4_assistant;
 mod loader;
 mod registry;
 mod target;
 
 pub use error::ModelError;
+pub use gemma4_assistant::{AssistantConfig, Gemma4Assistant};
 pub use registry::{LoadOptions, describe, load};
 pub use target::{Description, ExportLayer, Exports, Limits, Parameters, Target};

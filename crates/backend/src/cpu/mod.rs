@@ -14,6 +14,7 @@ use paceline_kernels::numerics::Activation;
 use paceline_kernels::pool::Team;
 use paceline_kernels::rope::Rope as RopeTable;
 use paceline_kernels::router::Routed;
+use paceline_kernels::select::{Choice, Chooser};
 
 use crate::handle::{Buf, Experts, KvGroup, KvLayer, Matrix, Rope, Table, Vector};
 use crate::slot_states::SlotStates;
@@ -58,6 +59,9 @@ pub struct CpuBackend {
     piece: Vec<f32>,
     /// Experts of the rows of an op.
     routed: Vec<Routed>,
+    chooser: Chooser,
+    /// Choices of the rows of an op.
+    choices: Vec<Choice>,
 }
 
 /// Rotary frequencies, and the tables of the rows of the current pass.
@@ -89,7 +93,7 @@ impl CpuBackend {
     /// No memory for the threads' scratch.
     pub fn new(options: CpuOptions) -> Result<Self, BackendError> {
         let CpuOptions { isa, threads, activation } = options;
-        let context = Context::new(isa, Team::new(threads)).map_err(out_of_memory("scratch of products"))?;
+        let context = Context::new(isa, Team::new(threads)?).map_err(out_of_memory("scratch of products"))?;
         Ok(Self {
             isa,
             activation,
@@ -108,6 +112,8 @@ impl CpuBackend {
             gathered: Vec::new(),
             piece: Vec::new(),
             routed: Vec::new(),
+            chooser: Chooser::default(),
+            choices: Vec::new(),
         })
     }
 
@@ -194,6 +200,11 @@ impl Backend for CpuBackend {
         for group in &mut self.groups {
             group.reserve(n_slots, capacity);
         }
+        for buffer in &self.buffers {
+            // Any buffer may hold logits; the widest decides.
+            self.chooser.reserve(buffer.n_rows(), buffer.width());
+        }
+        self.choices.reserve(max_rows);
         let reserved = self.context.reserve(max_rows, self.widest_input);
         reserved.map_err(out_of_memory("scratch of products"))
     }

@@ -1,10 +1,11 @@
 //! The ops on the CPU: which buffers, which kernel.
 
 use paceline_kernels::each_row::{each_row, each_row_pair};
-use paceline_kernels::linear::{linear, linear_gated, linear_gated_by, linear_softcapped};
+use paceline_kernels::linear::{linear, linear_gated, linear_gated_by};
 use paceline_kernels::norm::{RmsNorm, add_norm, add_norm_then, rms_norm, rms_norm_in_place};
-use paceline_kernels::{rope, select};
+use paceline_kernels::rope;
 use paceline_kernels::router::{Routed, route};
+use paceline_kernels::select::{Choice, LogitRules};
 
 use super::CpuBackend;
 use super::storage::Buffer;
@@ -35,7 +36,7 @@ impl CpuBackend {
             Op::Route { .. } => self.route(op, rows),
             Op::Experts { .. } => self.run_experts(op, rows),
             Op::GatherRows { src, out } => self.gather_rows(rows, src, out),
-            Op::Choose { logits, first_row } => self.choose(rows, logits, first_row),
+            Op::Choose { logits, softcap, first_row } => self.choose(rows, logits, softcap, first_row),
             Op::ChooseDraft { logits, step } => self.choose_draft(rows, logits, step as usize),
             Op::Commit => self.slots.commit(),
             Op::KeepCommitted { src, out } => self.keep_committed(src, out),
@@ -102,14 +103,10 @@ impl CpuBackend {
                 let by = by.columns(start, n, by_column as usize);
                 linear_gated_by(context, x.rows(start, n), *activation, w, by, out.rows_mut(start, n));
             }
-            Op::Logits { x, w, softcap, first_row, out } => {
+            Op::Logits { x, w, first_row, out } => {
                 let (x, out) = two(buffers, x, out);
                 let w = matrices[w.index as usize].plain();
-                let (x, out) = (x.rows(start, n), out.rows_mut(start - first_row, n));
-                match softcap {
-                    Some(cap) => linear_softcapped(context, x, *activation, w, cap, out),
-                    None => linear(context, x, *activation, w, out),
-                }
+                linear(context, x.rows(start, n), *activation, w, out.rows_mut(start - first_row, n));
             }
             _ => unreachable!("dispatched by kind"),
         }
@@ -194,7 +191,7 @@ impl CpuBackend {
         for r in 0..rows.len {
             let row = slots.resolved(rows, r);
             let (k, v) = buffer.row(rows.start + r)[q_end..width].split_at(n_kv * d);
-            if !group.store(kv.layer.layer as usize, row.slot, row.kv_index, k, v) {
+            if !group.put(kv.layer.layer as usize, row.slot, row.kv_index, k, v) {
                 slots.fault_row(slots.row_index(rows.set, rows.start + r));
             }
         }
@@ -252,31 +249,32 @@ impl CpuBackend {
         }
     }
 
-    fn choose(&mut self, rows: Rows, logits: Buf, first_row: usize) {
-        for r in 0..rows.len {
-            let token = self.greedy(rows, r, logits, rows.start + r - first_row);
+    fn choose(&mut self, rows: Rows, logits: Buf, softcap: Option<f32>, first_row: usize) {
+        self.greedy(rows, logits, softcap, rows.start - first_row);
+        for (r, choice) in self.choices.iter().enumerate() {
+            let token = (!choice.fault).then_some(TokenId(choice.token));
             self.slots.set_chosen(rows.start + r, token);
         }
     }
 
     /// A drafter whose logits are not finite drafts token 0: a draft like any other, that the target checks.
     fn choose_draft(&mut self, rows: Rows, logits: Buf, step: usize) {
-        for r in 0..rows.len {
-            let token = self.greedy(rows, r, logits, r);
-            self.slots.put_draft(self.slots.resolved(rows, r).slot, step, token.unwrap_or_default());
+        self.greedy(rows, logits, None, rows.start);
+        for (r, choice) in self.choices.iter().enumerate() {
+            let slot = self.slots.resolved(rows, r).slot;
+            self.slots.put_draft(slot, step, TokenId(choice.token));
         }
     }
 
-    /// The largest logit of a row that its slot does not suppress.
-    fn greedy(&mut self, rows: Rows, r: usize, logits: Buf, logits_row: usize) -> Option<TokenId> {
-        let Self { context, buffers, slots, isa, .. } = self;
-        let row = buffers[logits.index as usize].row_mut(logits_row);
-        for token in slots.suppressed(slots.resolved(rows, r).slot) {
-            if let Some(logit) = row.get_mut(token.0 as usize) {
-                *logit = f32::NEG_INFINITY;
-            }
-        }
-        select::argmax(context.team(), *isa, row).map(TokenId)
+    /// Fills `choices` with the largest logit of each row that its slot does not suppress.
+    fn greedy(&mut self, rows: Rows, logits: Buf, softcap: Option<f32>, first: usize) {
+        let Self { context, buffers, slots, isa, chooser, choices, .. } = self;
+        let logits = buffers[logits.index as usize].rows_mut(first, rows.len).data;
+        choices.clear();
+        choices.resize(rows.len, Choice::default());
+        let slots = &*slots;
+        let rules = |r| LogitRules { softcap, suppressed: slots.suppressed(slots.resolved(rows, r).slot) };
+        chooser.greedy(*isa, context.team(), logits, rules, choices);
     }
 
     fn keep_committed(&mut self, src: Buf, out: Buf) {

@@ -190,6 +190,14 @@ impl Buffer {
         Ok(Self { data, width })
     }
 
+    pub(super) fn n_rows(&self) -> usize {
+        self.data.len().checked_div(self.width).unwrap_or(0)
+    }
+
+    pub(super) fn width(&self) -> usize {
+        self.width
+    }
+
     pub(super) fn row(&self, row: usize) -> &[f32] {
         &self.data[row * self.width..(row + 1) * self.width]
     }

@@ -7,7 +7,7 @@ use crate::error::ModelError;
 
 /// Kind of an attention layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LayerKind {
+pub(crate) enum LayerKind {
     /// Sees the newest `sliding_window` keys.
     Sliding,
     /// Sees every key.
@@ -16,69 +16,69 @@ pub enum LayerKind {
 
 /// Shapes of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LayerConfig {
+pub(crate) struct LayerConfig {
     /// Kind.
-    pub kind: LayerKind,
+    pub(crate) kind: LayerKind,
     /// Values of a head.
-    pub head_dim: usize,
+    pub(crate) head_dim: usize,
     /// K/V heads.
-    pub kv_heads: usize,
+    pub(crate) kv_heads: usize,
     /// The layer whose K/V it reads: itself if it owns K/V.
-    pub kv_source: usize,
+    pub(crate) kv_source: usize,
     /// Width of the MLP.
-    pub intermediate_size: usize,
+    pub(crate) intermediate_size: usize,
     /// V is the key projection (`attention_k_eq_v`).
-    pub value_is_key: bool,
+    pub(crate) value_is_key: bool,
 }
 
 /// Mixture-of-experts block of every layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MoeConfig {
+pub(super) struct MoeConfig {
     /// Experts.
-    pub n_experts: usize,
+    pub(super) n_experts: usize,
     /// Experts of a row.
-    pub top_k: usize,
+    pub(super) top_k: usize,
     /// Width of an expert.
-    pub intermediate_size: usize,
+    pub(super) intermediate_size: usize,
 }
 
 /// A Gemma 4 text model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Gemma4Config {
+pub(super) struct Gemma4Config {
     /// As the file names it.
-    pub model_type: String,
+    pub(super) model_type: String,
     /// Entries of the vocabulary.
-    pub vocab_size: usize,
+    pub(super) vocab_size: usize,
     /// Width of the residual stream, H.
-    pub hidden_size: usize,
+    pub(super) hidden_size: usize,
     /// Query heads.
-    pub n_heads: usize,
+    pub(super) n_heads: usize,
     /// Layers in order.
-    pub layers: Vec<LayerConfig>,
+    pub(super) layers: Vec<LayerConfig>,
     /// The last layer that owns K/V.
-    pub last_owner: usize,
+    pub(super) last_owner: usize,
     /// Keys that a sliding layer sees.
-    pub sliding_window: usize,
+    pub(super) sliding_window: usize,
     /// Width of a per-layer input, P; 0 without.
-    pub per_layer_width: usize,
+    pub(super) per_layer_width: usize,
     /// Rows of the per-layer table.
-    pub per_layer_vocab: usize,
+    pub(super) per_layer_vocab: usize,
     /// Experts.
-    pub moe: Option<MoeConfig>,
+    pub(super) moe: Option<MoeConfig>,
     /// Cap of the logits.
-    pub softcap: Option<f32>,
+    pub(super) softcap: Option<f32>,
     /// Rotation of sliding layers.
-    pub rope_sliding: Option<RopeSpec>,
+    pub(super) rope_sliding: Option<RopeSpec>,
     /// Rotation of full layers.
-    pub rope_full: Option<RopeSpec>,
+    pub(super) rope_full: Option<RopeSpec>,
     /// Epsilon of the norms.
-    pub eps: f32,
+    pub(super) eps: f32,
     /// The head is the embedding.
-    pub tied: bool,
+    pub(super) tied: bool,
     /// Largest number of positions.
-    pub max_positions: usize,
+    pub(super) max_positions: usize,
     /// Placeholders of media (top-level fields), refused in prompts.
-    pub placeholders: Vec<u32>,
+    pub(super) placeholders: Vec<u32>,
 }
 
 const TYPES: [(&str, LayerKind); 2] =
@@ -91,9 +91,9 @@ impl Gemma4Config {
     ///
     /// # Errors
     /// Fields that are missing, out of range, not supported, or that contradict one another.
-    pub fn parse(raw: &RawConfig) -> Result<Self, ModelError> {
+    pub(super) fn parse(raw: &RawConfig) -> Result<Self, ModelError> {
         let (top, text) = (raw.top(), raw.text()?);
-        let reader = Reader { text: &text };
+        let reader = TextReader { text: &text };
         let layers = reader.layers()?;
         let n_shared = text.required_usize("num_kv_shared_layers", 0..=layers.len())?;
         if n_shared == layers.len() {
@@ -138,12 +138,12 @@ impl Gemma4Config {
     }
 
     /// What the embedding is multiplied with, before it is rounded to the activation type (spec 3.1).
-    pub fn embedding_scale(&self) -> f32 {
+    pub(super) fn embedding_scale(&self) -> f32 {
         (self.hidden_size as f32).sqrt()
     }
 
     /// The K/V groups, and for each layer its group and its place there.
-    pub fn kv_layout(&self) -> (Vec<KvGroupSpec>, Vec<(usize, usize)>) {
+    pub(super) fn kv_layout(&self) -> (Vec<KvGroupSpec>, Vec<(usize, usize)>) {
         let mut groups: Vec<KvGroupSpec> = Vec::new();
         let mut places = Vec::with_capacity(self.layers.len());
         for (i, layer) in self.layers.iter().enumerate() {
@@ -165,11 +165,11 @@ impl Gemma4Config {
     }
 
     /// The last layer of a kind that owns K/V: what an assistant reads.
-    pub fn export_layer(&self, kind: LayerKind) -> Option<usize> {
+    pub(super) fn export_layer(&self, kind: LayerKind) -> Option<usize> {
         (0..=self.last_owner).rev().find(|&i| self.layers[i].kind == kind)
     }
 
-    fn check(&self, reader: &Reader<'_>) -> Result<(), ModelError> {
+    fn check(&self, reader: &TextReader<'_>) -> Result<(), ModelError> {
         for (i, layer) in self.layers.iter().enumerate() {
             let rope = if layer.kind == LayerKind::Sliding { self.rope_sliding } else { self.rope_full };
             let expected = rope.map_or(0, |rope| rope.head_dim);
@@ -205,11 +205,11 @@ fn placeholders(top: &Section<'_>) -> Result<Vec<u32>, ModelError> {
 }
 
 /// Reads the parts of a text config that take more than one field.
-struct Reader<'a> {
-    text: &'a Section<'a>,
+pub(crate) struct TextReader<'a> {
+    pub(crate) text: &'a Section<'a>,
 }
 
-impl Reader<'_> {
+impl TextReader<'_> {
     fn inconsistent(&self, what: String, expected: impl ToString, found: impl ToString) -> ModelError {
         ModelError::Inconsistent {
             file: self.text.file().to_path_buf(),
@@ -220,7 +220,7 @@ impl Reader<'_> {
     }
 
     /// Layers as if each owned its K/V and none had a wider MLP (spec 1.2 and 1.3).
-    fn layers(&self) -> Result<Vec<LayerConfig>, ModelError> {
+    pub(crate) fn layers(&self) -> Result<Vec<LayerConfig>, ModelError> {
         let text = self.text;
         let n_layers = text.required_usize("num_hidden_layers", 1..=10_000)?;
         let names = text.required_str_list("layer_types")?;
@@ -308,7 +308,11 @@ impl Reader<'_> {
     }
 
     /// Rotation of the layers of a kind; `None` if there are none.
-    fn rope(&self, layers: &[LayerConfig], kind: LayerKind) -> Result<Option<RopeSpec>, ModelError> {
+    pub(crate) fn rope(
+        &self,
+        layers: &[LayerConfig],
+        kind: LayerKind,
+    ) -> Result<Option<RopeSpec>, ModelError> {
         let Some(layer) = layers.iter().find(|layer| layer.kind == kind) else { return Ok(None) };
         let (name, _) = TYPES[kind as usize];
         let rope = self.text.required_section("rope_parameters")?.required_section(name)?;
@@ -360,7 +364,7 @@ impl Reader<'_> {
         }))
     }
 
-    fn refuse_unsupported(&self) -> Result<(), ModelError> {
+    pub(crate) fn refuse_unsupported(&self) -> Result<(), ModelError> {
         let text = self.text;
         if text.required_str("hidden_activation")? != "gelu_pytorch_tanh" {
             return Err(text.unsupported("hidden_activation", "`gelu_pytorch_tanh`").into());

@@ -10,7 +10,8 @@ mod weights;
 
 use paceline_backend::{Backend, Buf, KvGroup, KvWrite, Mark, Op, Pass, Rows, TokenId, Vector};
 
-pub use config::{Gemma4Config, LayerConfig, LayerKind, MoeConfig};
+use config::Gemma4Config;
+pub(crate) use config::{LayerConfig, LayerKind, TextReader};
 pub(crate) use load::{describe, load};
 use weights::{Layer, Moe, Weights};
 
@@ -49,7 +50,7 @@ struct MoeStream {
 }
 
 /// A loaded Gemma 4 target.
-pub struct Gemma4 {
+pub(crate) struct Gemma4 {
     config: Gemma4Config,
     description: Description,
     exports: Exports,
