@@ -2,8 +2,12 @@
 mod common;
 
 use common::{Values, assert_same, levels, team};
+use paceline_kernels::act::gelu_mul;
 use paceline_kernels::isa::Isa;
-use paceline_kernels::linear::{Context, PackedMatrix, RowsMut, RowsRef, linear, reference};
+use paceline_kernels::linear::{
+    Context, Gated, GatedMatrix, PackError, PackedMatrix, RowsMut, RowsRef, linear, linear_gated,
+    linear_gated_by, reference,
+};
 use paceline_kernels::numerics::{Activation, bf16_to_f32};
 
 fn pack(n: usize, k: usize, weights: &[u16]) -> PackedMatrix {
@@ -138,7 +142,7 @@ fn packed_rows_read_back() {
     let mut builder = PackedMatrix::builder(n, k).unwrap();
     let read = |output: usize, row: &mut [u16]| {
         row.copy_from_slice(&weights[output * k..][..k]);
-        Ok::<(), paceline_kernels::linear::PackError>(())
+        Ok::<(), PackError>(())
     };
     builder.fill(&mut team(3), read).unwrap();
     let by_fill = builder.finish();
@@ -162,11 +166,96 @@ fn weights_that_are_not_finite_are_refused() {
     assert_eq!(message, "the weight of output 7, input 32 is not finite (bf16 bits 0xff80)");
     let read = |output: usize, row: &mut [u16]| {
         row.fill(if output == 39 || output == 3 { 0x7FC0 } else { 0 });
-        Ok::<(), paceline_kernels::linear::PackError>(())
+        Ok::<(), PackError>(())
     };
     let message = builder.fill(&mut team(2), read).unwrap_err().to_string();
     assert_eq!(message, "the weight of output 3, input 0 is not finite (bf16 bits 0x7fc0)");
     assert!(PackedMatrix::builder(usize::MAX / 2, usize::MAX / 2).is_err());
+}
+
+/// `gelu(gate) * up`, at the scalar level.
+fn gelu(gate: &[f32], up: &[f32]) -> Vec<f32> {
+    let mut out = vec![0.0; gate.len()];
+    gelu_mul(levels()[0], gate, up, &mut out);
+    out
+}
+
+fn pack_gated(n: usize, k: usize, gate: &[u16], up: &[u16]) -> GatedMatrix {
+    let mut builder = GatedMatrix::builder(n, k).unwrap();
+    for output in 0..n {
+        builder.write_row(Gated::Gate, output, &gate[output * k..][..k]).unwrap();
+        builder.write_row(Gated::Up, output, &up[output * k..][..k]).unwrap();
+    }
+    builder.finish()
+}
+
+#[test]
+fn gated_products_are_the_products_gated() {
+    let k = 40;
+    for n in [1, 31, 32, 33, 70, 300] {
+        let (gate, up) = (Values::Normal.weights(1, n * k), Values::Normal.weights(2, n * k));
+        let w = pack_gated(n, k, &gate, &up);
+        for rows in [1, 2, 5, 17, 40, 257] {
+            let x = Values::Normal.rows(3, rows * k);
+            for activation in [Activation::Bf16, Activation::F32] {
+                let expected =
+                    gelu(&expected(&x, activation, n, k, &gate), &expected(&x, activation, n, k, &up));
+                for isa in levels() {
+                    let mut cx = context(isa, 2, rows, k);
+                    let mut out = vec![f32::NAN; rows * n];
+                    linear_gated(&mut cx, RowsRef::dense(&x, k), activation, &w, RowsMut::dense(&mut out, n));
+                    let what = format!("{activation:?} at {}: {rows} rows, n {n}", isa.level());
+                    assert_same(&out, &expected, n, what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn products_gated_by_other_rows() {
+    let (n, k, gap) = (45, 40, 3);
+    let weights = Values::Normal.weights(1, n * k);
+    let w = pack(n, k, &weights);
+    for rows in [1, 2, 18, 40] {
+        let x = Values::Normal.rows(3, rows * k);
+        let by = Values::Wide.rows(4, rows * (n + gap));
+        let dense: Vec<f32> = by.chunks(n + gap).flat_map(|row| &row[..n]).copied().collect();
+        let expected = gelu(&expected(&x, Activation::Bf16, n, k, &weights), &dense);
+        for isa in levels() {
+            let mut cx = context(isa, 3, rows, k);
+            let mut out = vec![f32::NAN; rows * n];
+            let by = RowsRef { data: &by, stride: n + gap, n_rows: rows };
+            let x = RowsRef::dense(&x, k);
+            linear_gated_by(&mut cx, x, Activation::Bf16, &w, by, RowsMut::dense(&mut out, n));
+            assert_same(&out, &expected, n, format_args!("{} rows at {}", rows, isa.level()));
+        }
+    }
+}
+
+#[test]
+fn gated_rows_read_back() {
+    let (n, k) = (37, 33);
+    let (gate, up) = (Values::Bits.weights(1, n * k), Values::Bits.weights(2, n * k));
+    let by_row = pack_gated(n, k, &gate, &up);
+    let mut builder = GatedMatrix::builder(n, k).unwrap();
+    let read = |which: Gated, output: usize, row: &mut [u16]| {
+        let from = if which == Gated::Gate { &gate } else { &up };
+        row.copy_from_slice(&from[output * k..][..k]);
+        Ok::<(), PackError>(())
+    };
+    builder.fill(&mut team(2), read).unwrap();
+    let by_fill = builder.finish();
+    let mut row = vec![0.0; k];
+    for (which, from) in [(Gated::Gate, &gate), (Gated::Up, &up)] {
+        for output in 0..n {
+            let expected: Vec<f32> = from[output * k..][..k].iter().map(|&w| bf16_to_f32(w)).collect();
+            for w in [&by_row, &by_fill] {
+                w.row(which, output, &mut row);
+                assert_same(&row, &expected, k, format_args!("{which:?} {output}"));
+            }
+        }
+    }
 }
 
 row_invariance! { linear_bf16: 70 => 45, |isa: Isa, threads: usize, x: &[f32]| {
@@ -177,4 +266,12 @@ row_invariance! { linear_bf16: 70 => 45, |isa: Isa, threads: usize, x: &[f32]| {
 row_invariance! { linear_f32: 70 => 45, |isa: Isa, threads: usize, x: &[f32]| {
     let w = pack(45, 70, &Values::Normal.weights(9, 45 * 70));
     product(&mut context(isa, threads, x.len() / 70, 70), x, Activation::F32, &w)
+} }
+
+row_invariance! { linear_gated_bf16: 70 => 45, |isa: Isa, threads: usize, x: &[f32]| {
+    let w = pack_gated(45, 70, &Values::Normal.weights(8, 45 * 70), &Values::Normal.weights(9, 45 * 70));
+    let mut out = vec![0.0; x.len() / 70 * 45];
+    let mut cx = context(isa, threads, x.len() / 70, 70);
+    linear_gated(&mut cx, RowsRef::dense(x, 70), Activation::Bf16, &w, RowsMut::dense(&mut out, 45));
+    out
 } }

@@ -6,42 +6,44 @@
 //! The last group is dense with the rows that it has. In bf16 this is a sequence of AMX tiles of 64 bytes a row; in f32 the
 //! rows that a vector kernel takes together stand side by side. (Rows at the stride of a matrix, often a multiple of 4 KB,
 //! would fall into a few sets of the cache.)
+use std::ops::Range;
+
 use super::round::{copy_row, round_row, round_row_wide};
 use super::rows::RowsRef;
 use crate::isa::Isa;
-use crate::memory::{HugeBuf, OutOfMemory};
+use crate::memory::{Disjoint, HugeBuf, OutOfMemory};
 use crate::numerics::{Activation, K_TILE};
 use crate::pool::Team;
 
 /// Rows of a group, and of one AMX tile.
-pub(super) const GROUP: usize = 16;
+pub(crate) const GROUP: usize = 16;
 /// Elements from which on several threads prepare the rows.
 const WORTH_SHARING: usize = 64 << 10;
 
 /// Rows in the layout of this module, `k_tiles` tiles of [`K_TILE`] each, the last one filled up with +0.
 #[derive(Clone, Copy)]
-pub(super) struct Tiled<'a, T> {
-    pub(super) rows: usize,
-    pub(super) k_tiles: usize,
+pub(crate) struct Tiled<'a, T> {
+    pub(crate) rows: usize,
+    pub(crate) k_tiles: usize,
     data: &'a [T],
 }
 
 impl<'a, T> Tiled<'a, T> {
     /// The groups in order, each `[k tile][row][32]`. Of no use where there are no k.
-    pub(super) fn groups(&self) -> impl Iterator<Item = &'a [T]> {
+    pub(crate) fn groups(&self) -> impl Iterator<Item = &'a [T]> {
         assert!(self.k_tiles > 0);
         self.data.chunks(GROUP * self.k_tiles * K_TILE)
     }
 
     /// All groups, one behind the other.
-    pub(super) fn data(&self) -> &'a [T] {
+    pub(crate) fn data(&self) -> &'a [T] {
         self.data
     }
 }
 
 /// Rows as a kernel reads them.
 #[derive(Clone, Copy)]
-pub(super) enum Inputs<'a> {
+pub(crate) enum Inputs<'a> {
     /// In f32, rounded to the activation type: for FMA.
     Wide(Tiled<'a, f32>),
     /// In bf16: for AMX.
@@ -49,14 +51,14 @@ pub(super) enum Inputs<'a> {
 }
 
 impl Inputs<'_> {
-    pub(super) fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         match self {
             Inputs::Wide(x) => x.rows,
             Inputs::Narrow(x) => x.rows,
         }
     }
 
-    pub(super) fn k_tiles(&self) -> usize {
+    pub(crate) fn k_tiles(&self) -> usize {
         match self {
             Inputs::Wide(x) => x.k_tiles,
             Inputs::Narrow(x) => x.k_tiles,
@@ -65,85 +67,142 @@ impl Inputs<'_> {
 }
 
 /// Which of the [`Inputs`] a kernel wants.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// [`Inputs::Wide`].
     Wide,
+    /// [`Inputs::Narrow`].
     Narrow,
+}
+
+/// How rows are made ready.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Preparation {
+    pub(crate) isa: Isa,
+    pub(crate) activation: Activation,
+    pub(crate) form: Form,
+    /// Elements of a row that count.
+    pub(crate) k: usize,
 }
 
 /// Memory for prepared rows.
 #[derive(Debug)]
-pub(super) struct InputScratch {
+pub(crate) struct InputScratch {
     /// One f32 per element; in bf16 half of it is used.
     elements: HugeBuf<f32>,
 }
 
 impl InputScratch {
-    pub(super) fn new(rows: usize, k: usize) -> Result<InputScratch, OutOfMemory> {
+    pub(crate) fn new(rows: usize, k: usize) -> Result<InputScratch, OutOfMemory> {
         let elements = k.checked_next_multiple_of(K_TILE).and_then(|k| k.checked_mul(rows));
         let elements = elements.ok_or(OutOfMemory { bytes: usize::MAX })?;
         Ok(InputScratch { elements: HugeBuf::zeroed(elements)? })
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.elements.len()
     }
 
-    /// Rounds the first `k` elements of each row to the activation type and lays them out.
-    pub(super) fn prepare(
+    /// Lays out rows `0..rows` of `row`, group by group: `group(i)` is the range of rows of group `i` of `groups`, at most
+    /// [`GROUP`], and together they are `0..rows` in order.
+    pub(crate) fn prepare<'x>(
         &mut self,
-        isa: Isa,
         team: &mut Team,
-        x: RowsRef<'_>,
-        k: usize,
-        activation: Activation,
-        form: Form,
-    ) -> Inputs<'_> {
-        let (rows, k_tiles) = (x.n_rows, k.div_ceil(K_TILE));
+        how: Preparation,
+        groups: usize,
+        group: impl Fn(usize) -> Range<usize> + Sync,
+        row: impl Fn(usize) -> &'x [f32] + Sync,
+    ) -> Prepared<'_> {
+        let rows = groups.checked_sub(1).map_or(0, |last| group(last).end);
+        let Preparation { isa, activation, form, k } = how;
+        let k_tiles = k.div_ceil(K_TILE);
         let len = rows * k_tiles * K_TILE;
         assert!(len <= self.len(), "no room for {rows} rows of {k}: reserve it first");
         let elements = &mut self.elements[..len];
-        match (form, activation) {
+        let data = match (form, activation) {
             (Form::Narrow, Activation::F32) => unreachable!("f32 activations have no narrow form"),
             (Form::Narrow, Activation::Bf16) => {
                 // SAFETY: the memory of `len` f32 holds `len` u16, which ask for less alignment and for which any bits are
                 // a value; it is borrowed as the f32 were. As f32 any bits are a value again.
                 let data =
                     unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast::<u16>(), len) };
-                lay_out(team, x, k, data, |from, to, row, rows| round_row(isa, from, to, row, rows));
-                Inputs::Narrow(Tiled { rows, k_tiles, data })
+                lay_out(team, k, data, groups, group, |at, to, r, n| round_row(isa, &row(at)[..k], to, r, n));
+                Data::Narrow(data)
             }
             (Form::Wide, Activation::Bf16) => {
-                lay_out(team, x, k, elements, |from, to, row, rows| round_row_wide(isa, from, to, row, rows));
-                Inputs::Wide(Tiled { rows, k_tiles, data: elements })
+                let put = |at, to: &mut [f32], r, n| round_row_wide(isa, &row(at)[..k], to, r, n);
+                lay_out(team, k, elements, groups, group, put);
+                Data::Wide(elements)
             }
             (Form::Wide, Activation::F32) => {
-                lay_out(team, x, k, elements, copy_row);
-                Inputs::Wide(Tiled { rows, k_tiles, data: elements })
+                lay_out(team, k, elements, groups, group, |at, to, r, n| copy_row(&row(at)[..k], to, r, n));
+                Data::Wide(elements)
             }
+        };
+        Prepared { k_tiles, data }
+    }
+
+    /// As [`InputScratch::prepare`], for rows that all belong together.
+    pub(crate) fn prepare_rows(&mut self, team: &mut Team, how: Preparation, x: RowsRef<'_>) -> Inputs<'_> {
+        let group = |i: usize| i * GROUP..((i + 1) * GROUP).min(x.n_rows);
+        let prepared = self.prepare(team, how, x.n_rows.div_ceil(GROUP), group, |row| x.row(row, how.k));
+        prepared.inputs(0..x.n_rows)
+    }
+}
+
+/// Rows laid out by [`InputScratch::prepare`].
+#[derive(Clone, Copy)]
+pub(crate) struct Prepared<'a> {
+    k_tiles: usize,
+    data: Data<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum Data<'a> {
+    Wide(&'a [f32]),
+    Narrow(&'a [u16]),
+}
+
+impl<'a> Prepared<'a> {
+    /// Some of the rows, from the start of a group on; all groups among them but the last one must be full.
+    pub(crate) fn inputs(self, rows: Range<usize>) -> Inputs<'a> {
+        let k_tiles = self.k_tiles;
+        let width = k_tiles * K_TILE;
+        let at = rows.start * width..rows.end * width;
+        match self.data {
+            Data::Wide(data) => Inputs::Wide(Tiled { rows: rows.len(), k_tiles, data: &data[at] }),
+            Data::Narrow(data) => Inputs::Narrow(Tiled { rows: rows.len(), k_tiles, data: &data[at] }),
         }
     }
 }
 
-/// Puts every row in its place: `put(row of x, group, number of the row there, rows there)`.
+/// Puts every row in its place: `put(row, its group's elements, its number there, rows there)`.
 fn lay_out<T: Send>(
     team: &mut Team,
-    x: RowsRef<'_>,
     k: usize,
     data: &mut [T],
-    put: impl Fn(&[f32], &mut [T], usize, usize) + Sync,
+    groups: usize,
+    group: impl Fn(usize) -> Range<usize> + Sync,
+    put: impl Fn(usize, &mut [T], usize, usize) + Sync,
 ) {
     let width = k.next_multiple_of(K_TILE);
-    let fill = |group: usize, to: &mut [T]| {
-        let rows = to.len() / width;
-        for row in 0..rows {
-            put(x.row(group * GROUP + row, k), to, row, rows);
+    for i in 1..groups {
+        assert_eq!(group(i - 1).end, group(i).start, "groups of rows stand one behind the other");
+    }
+    let worth_sharing = data.len() >= WORTH_SHARING;
+    let data = Disjoint::new(data);
+    let fill = |i: usize| {
+        let rows = group(i);
+        // SAFETY: the groups are ranges of rows one behind the other, as asserted (`group` is a pure function), so none
+        // overlaps another; each is filled once.
+        let to = unsafe { data.slice_mut(rows.start * width, rows.len() * width) };
+        for row in rows.clone() {
+            put(row, to, row - rows.start, rows.len());
         }
     };
-    let piece = (GROUP * width).max(1);
-    if data.len() >= WORTH_SHARING {
-        team.run_pieces(data, piece, |_, group, to| fill(group, to));
+    if worth_sharing {
+        team.run(groups, |_, i| fill(i));
     } else {
-        data.chunks_mut(piece).enumerate().for_each(|(group, to)| fill(group, to));
+        (0..groups).for_each(fill);
     }
 }

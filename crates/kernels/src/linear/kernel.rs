@@ -13,7 +13,7 @@ use crate::numerics::{Activation, PANEL};
 
 /// The kernel of a level and activation type: never of a number of rows. All read one packing and give the same bits.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kernel {
+pub(crate) enum Kernel {
     Scalar,
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
@@ -25,7 +25,7 @@ pub(super) enum Kernel {
 
 impl Kernel {
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn pick(isa: Isa, activation: Activation) -> Kernel {
+    pub(crate) fn pick(isa: Isa, activation: Activation) -> Kernel {
         // AMX multiplies bf16 only.
         let amx = isa.amx().filter(|_| activation == Activation::Bf16);
         let amx = amx.map(Kernel::Amx);
@@ -35,12 +35,12 @@ impl Kernel {
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    pub(super) fn pick(_: Isa, _: Activation) -> Kernel {
+    pub(crate) fn pick(_: Isa, _: Activation) -> Kernel {
         Kernel::Scalar
     }
 
     /// The form in which it reads rows.
-    pub(super) fn form(self) -> Form {
+    pub(crate) fn form(self) -> Form {
         match self {
             #[cfg(target_arch = "x86_64")]
             Kernel::Amx(_) => Form::Narrow,
@@ -49,7 +49,7 @@ impl Kernel {
     }
 
     /// Multiplies all rows with some panels: `c` takes `[panel][row][32 outputs]`.
-    pub(super) fn multiply(self, x: Inputs<'_>, w: &PackedMatrix, panels: Range<usize>, c: &mut [f32]) {
+    pub(crate) fn multiply(self, x: Inputs<'_>, w: &PackedMatrix, panels: Range<usize>, c: &mut [f32]) {
         assert_eq!(x.k_tiles(), w.k_tiles());
         assert_eq!(c.len(), panels.len() * x.rows() * PANEL);
         if w.k_tiles() == 0 {

@@ -12,8 +12,9 @@ mod amx;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-mod inputs;
-mod kernel;
+mod epilogue;
+pub(crate) mod inputs;
+pub(crate) mod kernel;
 mod packed;
 pub mod reference;
 mod round;
@@ -23,45 +24,59 @@ mod scalar;
 use std::ops::Range;
 
 pub use packed::{Gated, GatedBuilder, GatedMatrix, MatrixBuilder, PackError, PackedMatrix};
+pub(crate) use rows::SharedRows;
 pub use rows::{RowsMut, RowsRef};
 
+use crate::experts::ExpertScratch;
 use crate::isa::Isa;
 use crate::memory::{Disjoint, HugeBuf, OutOfMemory};
 use crate::numerics::{Activation, PANEL};
 use crate::pool::Team;
-use inputs::InputScratch;
+use epilogue::Finished;
+use inputs::{InputScratch, Inputs, Preparation};
 use kernel::Kernel;
-pub(crate) use rows::SharedRows;
 
 /// Rows that are multiplied in one go; more are taken block by block. 256 rows x 256 k of bf16 leave room in a 2 MB L2
 /// cache for the weights of a chunk and its results.
-const BLOCK_ROWS: usize = 256;
+pub(crate) const BLOCK_ROWS: usize = 256;
 /// The most panels in a chunk.
 const CHUNK_PANELS: usize = 8;
 
 /// What the products of one backend share: the level, the threads, and their scratch memory.
 #[derive(Debug)]
 pub struct Context {
-    isa: Isa,
-    team: Team,
-    inputs: InputScratch,
-    /// Results of a chunk, one block per thread.
-    blocks: HugeBuf<f32>,
+    pub(crate) isa: Isa,
+    pub(crate) team: Team,
+    pub(crate) inputs: InputScratch,
+    pub(crate) blocks: Blocks,
+    pub(crate) experts: ExpertScratch,
 }
 
-/// f32 elements of a thread's block.
-const BLOCK: usize = BLOCK_ROWS * CHUNK_PANELS * PANEL;
+/// Room for the results of one chunk per thread.
+#[derive(Debug)]
+pub(crate) struct Blocks(HugeBuf<f32>);
+
+/// Elements of a thread's results, of its spare panel, and of both.
+const RESULTS: usize = BLOCK_ROWS * CHUNK_PANELS * PANEL;
+const SPARE: usize = BLOCK_ROWS * PANEL;
+const BLOCK: usize = RESULTS + SPARE;
 
 impl Context {
     /// A context without room for rows: see [`Context::reserve`].
     pub fn new(isa: Isa, team: Team) -> Result<Context, OutOfMemory> {
-        let blocks = HugeBuf::zeroed(team.threads() * BLOCK)?;
-        Ok(Context { isa, team, inputs: InputScratch::new(0, 0)?, blocks })
+        let blocks = Blocks(HugeBuf::zeroed(team.threads().saturating_mul(BLOCK))?);
+        let inputs = InputScratch::new(0, 0)?;
+        Ok(Context { isa, team, inputs, blocks, experts: ExpertScratch::new()? })
     }
 
-    /// Makes room for products of up to `max_rows` rows of up to `max_k` inputs. Called at load: products allocate nothing.
+    /// Makes room for products of up to `max_rows` rows of up to `max_k` inputs. Called at load: products allocate
+    /// nothing.
     pub fn reserve(&mut self, max_rows: usize, max_k: usize) -> Result<(), OutOfMemory> {
-        let new = InputScratch::new(max_rows.min(BLOCK_ROWS), max_k)?;
+        self.reserve_inputs(max_rows.min(BLOCK_ROWS), max_k)
+    }
+
+    pub(crate) fn reserve_inputs(&mut self, rows: usize, k: usize) -> Result<(), OutOfMemory> {
+        let new = InputScratch::new(rows, k)?;
         if new.len() > self.inputs.len() {
             self.inputs = new;
         }
@@ -83,61 +98,143 @@ impl Context {
 /// `out` gets as many rows, `w.n()` wide.
 ///
 /// # Panics
-/// If the rows are shorter than that, their numbers differ, or [`Context::reserve`] was not told of them.
+/// If rows are shorter than that, their numbers differ, or [`Context::reserve`] was not told of them.
 pub fn linear(cx: &mut Context, x: RowsRef<'_>, activation: Activation, w: &PackedMatrix, out: RowsMut<'_>) {
-    x.check("input of a product", w.k());
-    out.check("output of a product", w.n());
-    assert_eq!(x.n_rows, out.n_rows, "rows of a product's input and output");
+    check(&x, w.k(), &out, w.n());
     let out = SharedRows::new(out);
-    multiply(cx, x, activation, w, 1, |block| {
-        for (panel, c) in block.panels.clone().zip(block.c.chunks_exact(block.rows.len() * PANEL)) {
-            let columns = panel * PANEL..((panel + 1) * PANEL).min(w.n());
-            for (row, c) in block.rows.clone().zip(c.chunks_exact(PANEL)) {
-                // SAFETY: these columns of the output belong to this panel, which is in one chunk only.
-                let y = unsafe { out.part(row, columns.clone()) };
-                y.copy_from_slice(&c[..columns.len()]);
-            }
-        }
+    multiply(cx, x, activation, w, 1, |first, chunk| {
+        // SAFETY: a panel is in one chunk, and a block of rows is done before the next one starts.
+        unsafe { chunk.store(&out, w.n(), |row| first + row) };
     });
 }
 
-/// Results of one chunk for one block of rows, still hot.
-struct Finished<'a> {
-    rows: Range<usize>,
-    panels: Range<usize>,
-    /// `[panel][row][32 outputs]`.
-    c: &'a [f32],
+/// `out = gelu(x G^T) * (x U^T)`, with gate and up matrix side by side: a feed-forward block up to its down projection.
+/// As [`linear`]; `out` is `w.n()` wide.
+///
+/// # Panics
+/// As [`linear`].
+pub fn linear_gated(
+    cx: &mut Context,
+    x: RowsRef<'_>,
+    activation: Activation,
+    w: &GatedMatrix,
+    out: RowsMut<'_>,
+) {
+    check(&x, w.k(), &out, w.n());
+    let out = SharedRows::new(out);
+    multiply(cx, x, activation, w.packed(), 2, |first, chunk| {
+        // SAFETY: a pair of panels is in one chunk, and a block of rows is done before the next one starts.
+        unsafe { chunk.store_gated(&out, w.n(), |row| first + row) };
+    });
 }
 
-/// Multiplies and hands each finished chunk to `epilogue`, on the thread that computed it. Chunks are whole groups of
-/// `group` panels.
+/// `out = gelu(x W^T) * by`, element by element: the gate of per-layer inputs. As [`linear`]; the rows of `by` are
+/// `w.n()` wide.
+///
+/// # Panics
+/// As [`linear`], also for `by`.
+pub fn linear_gated_by(
+    cx: &mut Context,
+    x: RowsRef<'_>,
+    activation: Activation,
+    w: &PackedMatrix,
+    by: RowsRef<'_>,
+    out: RowsMut<'_>,
+) {
+    check(&x, w.k(), &out, w.n());
+    by.check("factors of a product", w.n());
+    assert_eq!(by.n_rows, out.n_rows, "rows of a product's factors and output");
+    let out = SharedRows::new(out);
+    multiply(cx, x, activation, w, 1, |first, chunk| {
+        // SAFETY: a panel is in one chunk, and a block of rows is done before the next one starts.
+        unsafe { chunk.store_gated_by(by, &out, w.n(), |row| first + row) };
+    });
+}
+
+fn check(x: &RowsRef<'_>, k: usize, out: &RowsMut<'_>, n: usize) {
+    x.check("input of a product", k);
+    out.check("output of a product", n);
+    assert_eq!(x.n_rows, out.n_rows, "rows of a product's input and output");
+}
+
+/// Multiplies block by block of rows and hands each finished chunk to `epilogue`, with the block's first row, on the
+/// thread that computed it. Chunks are whole groups of `group` panels.
 fn multiply(
     cx: &mut Context,
     x: RowsRef<'_>,
     activation: Activation,
     w: &PackedMatrix,
     group: usize,
-    epilogue: impl Fn(Finished<'_>) + Sync,
+    epilogue: impl Fn(usize, Finished<'_>) + Sync,
 ) {
-    let Context { isa, team, inputs, blocks } = cx;
+    let Context { isa, team, inputs, blocks, .. } = cx;
     let kernel = Kernel::pick(*isa, activation);
-    let blocks = Disjoint::new(blocks);
+    let how = Preparation { isa: *isa, activation, form: kernel.form(), k: w.k() };
+    let chunks = Chunks::new(w, team.threads(), group);
     for first in (0..x.n_rows).step_by(BLOCK_ROWS) {
         let rows = first..(first + BLOCK_ROWS).min(x.n_rows);
-        let x = inputs.prepare(*isa, team, x.block(rows.clone()), w.k(), activation, kernel.form());
-        let per_chunk = panels_per_chunk(w, team.threads(), group);
-        team.run(w.panels().div_ceil(per_chunk), |thread, chunk| {
-            let panels = chunk * per_chunk..((chunk + 1) * per_chunk).min(w.panels());
+        let x = inputs.prepare_rows(team, how, x.block(rows));
+        let blocks = blocks.share();
+        team.run(chunks.count(), |thread, chunk| {
             // SAFETY: this thread's own block; a thread runs one chunk at a time.
-            let c = unsafe { blocks.slice_mut(thread * BLOCK, panels.len() * rows.len() * PANEL) };
-            kernel.multiply(x, w, panels.clone(), c);
-            epilogue(Finished { rows: rows.clone(), panels, c });
+            let finished = unsafe { blocks.multiply(thread, kernel, *isa, x, w, chunks.panels(chunk)) };
+            epilogue(first, finished);
         });
     }
 }
 
-/// Four chunks a thread, where there are enough panels.
-fn panels_per_chunk(w: &PackedMatrix, threads: usize, group: usize) -> usize {
-    let fair = w.panels().div_ceil(4 * threads).next_multiple_of(group);
-    fair.clamp(group, CHUNK_PANELS)
+impl Blocks {
+    pub(crate) fn share(&mut self) -> SharedBlocks<'_> {
+        SharedBlocks(Disjoint::new(&mut self.0))
+    }
+}
+
+/// [`Blocks`] in the hands of several threads.
+pub(crate) struct SharedBlocks<'a>(Disjoint<'a, f32>);
+
+impl SharedBlocks<'_> {
+    /// Multiplies one chunk into the block of a thread.
+    ///
+    /// # Safety
+    /// No other result for this thread is alive.
+    pub(crate) unsafe fn multiply(
+        &self,
+        thread: usize,
+        kernel: Kernel,
+        isa: Isa,
+        x: Inputs<'_>,
+        w: &PackedMatrix,
+        panels: Range<usize>,
+    ) -> Finished<'_> {
+        // SAFETY: blocks of different threads do not overlap; this thread's one is free (the caller's promise).
+        let block = unsafe { self.0.slice_mut(thread * BLOCK, BLOCK) };
+        let (c, spare) = block.split_at_mut(RESULTS);
+        let c = &mut c[..panels.len() * x.rows() * PANEL];
+        kernel.multiply(x, w, panels.clone(), c);
+        Finished { isa, rows: x.rows(), panels, c, spare }
+    }
+}
+
+/// How the panels of a matrix are cut into chunks.
+#[derive(Clone, Copy)]
+pub(crate) struct Chunks {
+    panels: usize,
+    per_chunk: usize,
+}
+
+impl Chunks {
+    /// Chunks of whole groups of `group` panels: four a thread, where there are enough.
+    pub(crate) fn new(w: &PackedMatrix, threads: usize, group: usize) -> Chunks {
+        let panels = w.panels();
+        let fair = panels.div_ceil(4 * threads).next_multiple_of(group);
+        Chunks { panels, per_chunk: fair.clamp(group, CHUNK_PANELS) }
+    }
+
+    pub(crate) fn count(self) -> usize {
+        self.panels.div_ceil(self.per_chunk)
+    }
+
+    pub(crate) fn panels(self, chunk: usize) -> Range<usize> {
+        chunk * self.per_chunk..((chunk + 1) * self.per_chunk).min(self.panels)
+    }
 }

@@ -61,6 +61,11 @@ impl<'a> RowsMut<'a> {
         &mut self.data[row * self.stride..][..width]
     }
 
+    pub(crate) fn block(&mut self, rows: Range<usize>) -> RowsMut<'_> {
+        let start = (rows.start * self.stride).min(self.data.len());
+        RowsMut { data: &mut self.data[start..], stride: self.stride, n_rows: rows.len() }
+    }
+
     /// Panics unless every row has `width` elements.
     pub(crate) fn check(&self, what: &str, width: usize) {
         check(what, self.data.len(), self.stride, self.n_rows, width);
