@@ -1,3 +1,49 @@
-//! See the README.
+//! The `paceline` program. Each subcommand has its file: raw arguments become a validated request once, then it runs.
+//!
+//! Exit codes: 0 done, 1 failed, 2 bad usage or input. Errors are one line on stderr.
 #![forbid(unsafe_code)]
-fn main() {}
+
+mod builtin;
+mod failure;
+mod inspect;
+mod model;
+mod numbers;
+mod usage;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use failure::Failure;
+
+/// Runs language models on the CPU, exactly: drafting, batching, chunking, threads and CPU level never change the text.
+#[derive(Debug, Parser)]
+#[command(name = "paceline", version, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Inspect(inspect::Args),
+}
+
+impl Command {
+    fn run(self) -> Result<(), Failure> {
+        match self {
+            Command::Inspect(args) => inspect::run(args),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::try_parse() {
+        Ok(cli) => cli.command.run(),
+        Err(error) => usage::answer(&error),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

@@ -1,0 +1,66 @@
+//! The MODEL argument, and what belongs to running a model whatever the subcommand.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use paceline_backend::Activation;
+use paceline_checkpoint::ModelFolder;
+use paceline_kernels::isa::Isa;
+
+use crate::builtin;
+use crate::failure::Failure;
+
+/// Opens the folder that is given, or the built-in model.
+pub(crate) fn open(model: Option<&Path>) -> Result<ModelFolder, Failure> {
+    match model {
+        Some(path) => Ok(ModelFolder::open(path)?),
+        None => builtin::tiny(),
+    }
+}
+
+/// A model to run, in arguments.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ModelArg {
+    /// Folder with config.json, model.safetensors and tokenizer.json; left out, the built-in tiny model
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: Option<PathBuf>,
+}
+
+/// Type of the activations, in arguments.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ActivationArg {
+    /// Values are rounded to bf16 where they enter a product
+    Bf16,
+    /// Nothing is rounded below f32: for comparison with references
+    F32,
+}
+
+impl From<ActivationArg> for Activation {
+    fn from(arg: ActivationArg) -> Self {
+        match arg {
+            ActivationArg::Bf16 => Activation::Bf16,
+            ActivationArg::F32 => Activation::F32,
+        }
+    }
+}
+
+/// The CPU level that `PACELINE_ISA` asks for, or the best one. Says so where the best one is not what the processor could do.
+pub(crate) fn isa() -> Result<Isa, Failure> {
+    let (isa, note) = Isa::from_env()
+        .map_err(|error| Failure::bad_input(format!("environment variable PACELINE_ISA: {error}")))?;
+    if let Some(note) = note {
+        // A note that cannot be written changes nothing.
+        let _ = writeln!(io::stderr(), "note: {note}");
+    }
+    Ok(isa)
+}
+
+/// Parses a count that has to be at least 1.
+pub(crate) fn at_least_one(word: &str) -> Result<usize, String> {
+    match word.parse() {
+        Ok(0) => Err("expected at least 1".to_owned()),
+        Ok(n) => Ok(n),
+        Err(_) => Err("expected a whole number of at least 1".to_owned()),
+    }
+}
