@@ -91,9 +91,10 @@ fn parameters(text: &mut String, parts: &[Parameters]) {
 /// K/V of a token and memory at some contexts.
 fn memory(text: &mut String, description: &Description, activation: Activation, contexts: &[usize]) {
     for (i, group) in description.kv_groups.iter().enumerate() {
+        let layers = if group.layers == 1 { "layer" } else { "layers" };
         let of = match group.window {
-            Some(window) => format!("in {} layers that see {window} tokens", group.layers),
-            None => format!("in {} layers that see all tokens", group.layers),
+            Some(window) => format!("in {} {layers} with a window of {window} tokens", group.layers),
+            None => format!("in {} {layers} without a window", group.layers),
         };
         let name = if i == 0 { "K/V a token" } else { "" };
         line(text, name, &format!("{} {of}", bytes(kv_bytes(group, activation, 1))));

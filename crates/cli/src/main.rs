@@ -18,7 +18,7 @@ use failure::Failure;
 
 /// Runs language models on the CPU, exactly: drafting, batching, chunking, threads and CPU level never change the text.
 #[derive(Debug, Parser)]
-#[command(name = "paceline", version, disable_help_subcommand = true)]
+#[command(name = "paceline", version, disable_help_subcommand = true, arg_required_else_help = false)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

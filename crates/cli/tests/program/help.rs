@@ -1,0 +1,22 @@
+//! Help and usage.
+
+use crate::process::{paceline, refuses, stdout};
+
+#[test]
+fn help_says_what_there_is() {
+    assert_eq!(stdout(paceline().arg("--help")), include_str!("snapshots/help.txt"));
+    assert_eq!(stdout(paceline().args(["inspect", "-h"])), include_str!("snapshots/inspect.txt"));
+}
+
+#[test]
+fn the_version_is_the_crates() {
+    assert_eq!(stdout(paceline().arg("--version")), format!("paceline {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn wrong_usage_is_one_line_and_exit_code_2() {
+    refuses(&mut paceline(), 2, &["requires a subcommand"]);
+    refuses(paceline().arg("sing"), 2, &["sing"]);
+    refuses(paceline().args(["inspect", "--frobnicate"]), 2, &["--frobnicate"]);
+    refuses(paceline().args(["inspect", "--context", "0"]), 2, &["--context", "at least 1"]);
+}

@@ -1,0 +1,39 @@
+//! `paceline inspect`.
+
+use crate::process::{oracle, paceline, refuses, stdout};
+
+#[test]
+fn a_model_is_described_without_its_weights() {
+    let text = stdout(paceline().arg("inspect").arg(oracle("gemma4_moe")).env("PACELINE_ISA", "scalar"));
+    for line in [
+        "architecture   gemma4_text",
+        "layers         3",
+        "parameters     241,883",
+        "  experts                         147,456   294.91 kB      73.73 kB  memory",
+        "K/V a token    256 B in 2 layers with a window of 16 tokens",
+        "level          scalar",
+    ] {
+        assert!(text.lines().any(|found| found == line), "no {line:?} in:\n{text}");
+    }
+}
+
+#[test]
+fn the_config_alone_is_enough() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(oracle("gemma4_dense").join("config.json"), folder.path().join("config.json")).unwrap();
+    assert!(stdout(paceline().arg("inspect").arg(folder.path())).contains("gemma4_text"));
+}
+
+#[test]
+fn f32_activations_double_the_kv() {
+    let text = stdout(paceline().arg("inspect").arg(oracle("gemma4_moe")).args(["--activations", "f32"]));
+    assert!(text.contains("K/V a token    512 B in 2 layers"), "{text}");
+}
+
+#[test]
+fn what_is_no_model_is_refused() {
+    refuses(paceline().args(["inspect", "/nonexistent/model"]), 2, &["/nonexistent/model", "no such folder"]);
+    refuses(paceline().arg("inspect").arg(oracle("gemma4_dense").join("config.json")), 2, &["is a file"]);
+    refuses(paceline().arg("inspect").arg(oracle("gemma4_e_assistant")), 2, &["assistant", "--draft"]);
+    refuses(paceline().arg("inspect").env("PACELINE_ISA", "sse9"), 2, &["PACELINE_ISA", "sse9"]);
+}
