@@ -1,2 +1,12 @@
-//! See the workspace README.
+//! What the tests of Paceline share: a toy target that is a pure function of its history, and the places of the
+//! recorded oracles and of the tiny model.
+//!
+//! The toy has no weights and no floating point. Its hidden states are hashes that run through paged K/V like a
+//! real model's, so that a wrong block, a stale key or a wrong position changes the text; and [`ToyModel`]
+//! computes the same text without any paging, from the tokens alone.
 #![forbid(unsafe_code)]
+
+pub mod paths;
+mod toy;
+
+pub use toy::{TEXT_END, ToyBackend, ToyLayer, ToyModel, ToyTarget, toy_text};

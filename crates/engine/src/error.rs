@@ -1,0 +1,186 @@
+//! Three kinds of failure: a request that is refused ([`Refused`]), a request that failed ([`Failed`]) while others go on,
+//! and an engine that can not go on ([`Broken`]).
+
+use paceline_backend::{BackendError, TokenId};
+use thiserror::Error;
+
+/// A request was not taken. Nothing of it ran.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// There is no token to start from.
+    #[error("the prompt is empty; expected at least one token")]
+    EmptyPrompt,
+    /// A token id that the model does not have.
+    #[error("token {id} at index {index} of the prompt is not in the vocabulary; expected ids below {vocab_size}")]
+    UnknownToken {
+        /// Index in the prompt.
+        index: usize,
+        /// The id.
+        id: u32,
+        /// Entries of the vocabulary.
+        vocab_size: usize,
+    },
+    /// A token that stands for something the model can not be given here.
+    #[error("token {id} at index {index} of the prompt stands for an image or a sound; expected text only")]
+    UnsupportedToken {
+        /// Index in the prompt.
+        index: usize,
+        /// The id.
+        id: u32,
+    },
+    /// More prompt than context.
+    #[error(
+        "the prompt has {found} tokens, the context holds {context}; shorten the prompt or load with a larger context"
+    )]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        found: usize,
+        /// Tokens that a sequence can have in all.
+        context: usize,
+    },
+    /// Even alone the request would not find room for its K/V.
+    #[error(
+        "prompt and output of {tokens} tokens need {needed} K/V blocks of one kind, the engine has {blocks}; lower \
+         the number of tokens or load with more K/V memory"
+    )]
+    NeverFits {
+        /// Tokens in all.
+        tokens: usize,
+        /// Blocks of the group that is too small.
+        needed: usize,
+        /// Blocks that it has.
+        blocks: usize,
+    },
+    /// A stop string that every text contains.
+    #[error("stop string {index} is empty; expected at least one character")]
+    EmptyStop {
+        /// Index in the list.
+        index: usize,
+    },
+    /// Stop strings where no text is made.
+    #[error("stop strings need a tokenizer, and the model has none; stop by token count instead")]
+    StopWithoutText,
+    /// More drafts a round than the engine was loaded for.
+    #[error("{found} drafts a round were asked for; the engine was loaded for at most {most}")]
+    TooManyDrafts {
+        /// Drafts asked for.
+        found: usize,
+        /// Largest possible number.
+        most: usize,
+    },
+}
+
+impl Refused {
+    /// The field of the request that was at fault.
+    pub fn field(&self) -> &'static str {
+        match self {
+            Refused::EmptyPrompt
+            | Refused::UnknownToken { .. }
+            | Refused::UnsupportedToken { .. }
+            | Refused::PromptTooLong { .. } => "prompt",
+            Refused::NeverFits { .. } => "max_tokens",
+            Refused::EmptyStop { .. } | Refused::StopWithoutText => "stop",
+            Refused::TooManyDrafts { .. } => "draft.tokens_per_round",
+        }
+    }
+}
+
+/// A request that was taken did not come to its end. Other requests go on and their text does not change.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Failed {
+    /// A value was NaN or infinite.
+    #[error(
+        "a value that was not finite came up after {tokens} tokens; the weights are damaged or the activation type is \
+         too narrow for them"
+    )]
+    NotFinite {
+        /// Tokens of the sequence at that point, prompt included.
+        tokens: usize,
+    },
+    /// The engine broke.
+    #[error("the engine stopped: {0}")]
+    Stopped(#[from] Broken),
+}
+
+/// The engine can not go on: this is a bug in it or in its backend. All its requests have failed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Broken {
+    /// There is work, and no way to do any of it.
+    #[error("{running} running and {waiting} waiting requests, and none can go on: this is a bug, please report it")]
+    NoProgress {
+        /// Sequences with a slot.
+        running: usize,
+        /// Sequences without.
+        waiting: usize,
+    },
+    /// K/V blocks were lost, or counted twice.
+    #[error("K/V accounting is inconsistent: {what}; this is a bug, please report it")]
+    Accounting {
+        /// What does not add up.
+        what: String,
+    },
+    /// The backend committed another number of tokens than the round allowed.
+    #[error("slot {slot} has {found} committed tokens after a round, expected {expected}: this is a bug, please report it")]
+    Commit {
+        /// The slot.
+        slot: u32,
+        /// Tokens that the emitted ones account for.
+        expected: usize,
+        /// Tokens that the backend reports.
+        found: usize,
+    },
+    /// The engine's thread ended.
+    #[error("its thread has ended")]
+    ThreadEnded,
+}
+
+/// An engine could not be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A size that can not be.
+    #[error("{field} is {found}; expected {expected}")]
+    Size {
+        /// The option.
+        field: &'static str,
+        /// Its value.
+        found: usize,
+        /// What would do.
+        expected: String,
+    },
+    /// The K/V memory is too small.
+    #[error("{bytes} bytes of K/V memory were allowed; one sequence needs at least {needed}")]
+    KvMemory {
+        /// Bytes allowed.
+        bytes: u64,
+        /// Bytes for the smallest possible cache.
+        needed: u64,
+    },
+    /// An end or suppressed token is not in the vocabulary.
+    #[error("token {} in the list of {list} is not in the vocabulary of {vocab_size}", .id.0)]
+    UnknownToken {
+        /// Which list.
+        list: &'static str,
+        /// The token.
+        id: TokenId,
+        /// Entries of the vocabulary.
+        vocab_size: usize,
+    },
+    /// The backend refused.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+}
+
+/// Anything that a call which submits and waits can fail with.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum GenerateError {
+    /// The request was not taken.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// The request failed.
+    #[error(transparent)]
+    Failed(#[from] Failed),
+}

@@ -1,0 +1,45 @@
+//! What a client asks for.
+
+use paceline_backend::TokenId;
+
+/// Identifies a request of one engine. Ids ascend in order of submission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// One text to generate. Checked when it is submitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Request {
+    /// Token ids of the prompt, used as they are. Not empty.
+    pub prompt: Vec<TokenId>,
+    /// Most tokens to emit. 0 is legal and returns at once with reason "length".
+    pub max_tokens: usize,
+    /// Texts that end the output. They are not part of it.
+    pub stop: Vec<String>,
+    /// End tokens are emitted like any other and do not end the output.
+    pub ignore_eos: bool,
+    /// Whether and how far to draft. Never changes the text.
+    pub draft: DraftSettings,
+}
+
+impl Request {
+    /// A request without stop strings, drafted for as the engine's drafter thinks best.
+    pub fn new(prompt: Vec<TokenId>, max_tokens: usize) -> Self {
+        Self { prompt, max_tokens, stop: Vec::new(), ignore_eos: false, draft: DraftSettings::default() }
+    }
+}
+
+/// How a request wants to be drafted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DraftSettings {
+    /// Draft at all, where the engine has a drafter.
+    pub enabled: bool,
+    /// Drafts a round; 0 is plain decoding. `None`: what the drafter suggests.
+    pub tokens_per_round: Option<usize>,
+}
+
+impl Default for DraftSettings {
+    fn default() -> Self {
+        Self { enabled: true, tokens_per_round: None }
+    }
+}

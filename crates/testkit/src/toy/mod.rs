@@ -1,0 +1,17 @@
+//! The toy: [`ToyModel`] says what every row is, from the tokens alone; [`ToyTarget`] says the same as a line of ops;
+//! [`ToyBackend`] runs those ops over paged K/V.
+//!
+//! ```text
+//! hidden of a row   h0 = hash(seed, token, position)
+//! layer that owns   key = hash(h, layer) is stored for the row
+//! every layer       h = hash(h, fold of the visible keys of its K/V, in ascending order)
+//! logits            hash(h, token id), 24 bits
+//! ```
+
+mod backend;
+mod model;
+mod target;
+
+pub use backend::ToyBackend;
+pub use model::{TEXT_END, ToyLayer, ToyModel, toy_text};
+pub use target::ToyTarget;

@@ -1,0 +1,256 @@
+//! The toy's text as a pure function of the history.
+
+use paceline_backend::TokenId;
+
+/// The toy's end token.
+pub const TEXT_END: TokenId = TokenId(1);
+
+/// One layer of the toy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToyLayer {
+    /// Owns K/V, in a group of its own.
+    Owns {
+        /// Keys that a row sees, its own included; `None` sees all.
+        window: Option<usize>,
+    },
+    /// Reads the K/V of an earlier layer that owns some, with that layer's window.
+    Shares {
+        /// The earlier layer.
+        layer: usize,
+    },
+}
+
+/// What the toy is. Every field changes its text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToyModel {
+    /// Seed of all hashes.
+    pub seed: u64,
+    /// Entries of the vocabulary, at least 3.
+    pub vocab_size: u32,
+    /// The layers.
+    pub layers: Vec<ToyLayer>,
+    /// Indices at which the token is [`TEXT_END`]; it is chosen nowhere else.
+    pub ends_at: Vec<usize>,
+    /// Out of 256 contexts, in how many the next token follows from the last one alone, see [`ToyModel::habit`].
+    pub habits: u8,
+    /// The two largest logits are one unit in the last place apart.
+    pub near_ties: bool,
+    /// A row with this token overflows: its K/V and logits are not finite.
+    pub overflows: Option<TokenId>,
+}
+
+impl Default for ToyModel {
+    /// Full, sliding (window 80) and K/V-shared layers; a third of the text is habit; it never ends by certainty.
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            vocab_size: 97,
+            layers: vec![
+                ToyLayer::Owns { window: None },
+                ToyLayer::Owns { window: Some(80) },
+                ToyLayer::Shares { layer: 0 },
+                ToyLayer::Shares { layer: 1 },
+            ],
+            ends_at: Vec::new(),
+            habits: 85,
+            near_ties: false,
+            overflows: None,
+        }
+    }
+}
+
+/// Mixes two words (the finaliser of splitmix64 over their combination).
+pub(crate) fn mix(a: u64, b: u64) -> u64 {
+    let mut z = a.rotate_left(23) ^ b.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+impl ToyModel {
+    /// Hidden state of a row before the first layer.
+    pub(crate) fn embed(&self, token: TokenId, position: usize) -> u64 {
+        mix(mix(self.seed, u64::from(token.0)), position as u64)
+    }
+
+    /// Key that a layer stores for a row.
+    pub(crate) fn key(&self, hidden: u64, layer: usize) -> u64 {
+        mix(hidden, 1 + layer as u64)
+    }
+
+    /// Hidden state after a layer that saw `keys`, oldest first.
+    pub(crate) fn attend(&self, hidden: u64, keys: impl Iterator<Item = u64>) -> u64 {
+        mix(hidden, keys.fold(self.seed, mix))
+    }
+
+    /// First index that a row at `position` sees.
+    pub(crate) fn first_visible(window: Option<usize>, position: usize) -> usize {
+        window.map_or(0, |window| (position + 1).saturating_sub(window))
+    }
+
+    /// The token that follows from the last one alone, where it does: what a drafter can know.
+    pub fn habit(&self, last: TokenId) -> TokenId {
+        TokenId(2 + (mix(self.seed ^ 0xA5, u64::from(last.0)) % u64::from(self.vocab_size - 2)) as u32)
+    }
+
+    /// Logits of a row.
+    pub(crate) fn logits(&self, hidden: u64, token: TokenId, position: usize, out: &mut [f32]) {
+        if self.overflows == Some(token) {
+            out.fill(f32::NAN);
+            return;
+        }
+        for (id, logit) in out.iter_mut().enumerate() {
+            *logit = (mix(hidden, id as u64) >> 40) as f32;
+        }
+        if mix(hidden, u64::MAX) as u8 <= self.habits && self.habits > 0 {
+            out[self.habit(token).0 as usize] = (1 << 25) as f32;
+        }
+        let ends = self.ends_at.contains(&(position + 1));
+        out[TEXT_END.0 as usize] = if ends { (1 << 26) as f32 } else { -1.0 };
+        if self.near_ties {
+            let (best, second) = two_largest(out);
+            out[second] = out[best].next_down();
+        }
+    }
+
+    /// The largest logit that may be chosen; ties to the lowest id; `None` if a logit is not finite.
+    pub(crate) fn choose(logits: &[f32], suppress: &[TokenId]) -> Option<TokenId> {
+        let mut best: Option<usize> = None;
+        for (id, &logit) in logits.iter().enumerate() {
+            if !logit.is_finite() {
+                return None;
+            }
+            if !suppress.contains(&TokenId(id as u32)) && best.is_none_or(|best| logit > logits[best]) {
+                best = Some(id);
+            }
+        }
+        best.map(|id| TokenId(id as u32))
+    }
+
+    /// The next token after each prefix of `tokens` that ends at `from` or later, computed without any cache.
+    fn next_tokens(
+        &self,
+        tokens: &[TokenId],
+        suppress: &[TokenId],
+        keys: &mut Vec<Vec<u64>>,
+    ) -> Option<TokenId> {
+        keys.resize(self.layers.len(), Vec::new());
+        let mut logits = vec![0.0; self.vocab_size as usize];
+        let mut next = None;
+        for (position, &token) in tokens.iter().enumerate().skip(keys[0].len()) {
+            let mut hidden = self.embed(token, position);
+            for (layer, &kind) in self.layers.iter().enumerate() {
+                let (source, window) = match kind {
+                    ToyLayer::Owns { window } => (layer, window),
+                    ToyLayer::Shares { layer: source } => (source, self.window(source)),
+                };
+                if source == layer {
+                    keys[layer].push(self.key(hidden, layer));
+                }
+                let visible = &keys[source][Self::first_visible(window, position)..=position];
+                hidden = self.attend(hidden, visible.iter().copied());
+            }
+            self.logits(hidden, token, position, &mut logits);
+            next = Self::choose(&logits, suppress);
+        }
+        next
+    }
+
+    /// Window of a layer that owns K/V.
+    pub(crate) fn window(&self, layer: usize) -> Option<usize> {
+        match self.layers[layer] {
+            ToyLayer::Owns { window } => window,
+            ToyLayer::Shares { layer } => self.window(layer),
+        }
+    }
+
+    /// Plain decoding: up to `n` tokens after `prompt`, the first of `end_tokens` included. Stops early at an overflow.
+    pub fn decode(&self, prompt: &[TokenId], n: usize, end_tokens: &[TokenId]) -> Vec<TokenId> {
+        self.decode_suppressed(prompt, n, end_tokens, &[])
+    }
+
+    /// [`ToyModel::decode`] that never chooses one of `suppress`.
+    pub fn decode_suppressed(
+        &self,
+        prompt: &[TokenId],
+        n: usize,
+        end_tokens: &[TokenId],
+        suppress: &[TokenId],
+    ) -> Vec<TokenId> {
+        let mut tokens = prompt.to_vec();
+        let mut keys = Vec::new();
+        while tokens.len() < prompt.len() + n {
+            let Some(next) = self.next_tokens(&tokens, suppress, &mut keys) else { break };
+            tokens.push(next);
+            if end_tokens.contains(&next) {
+                break;
+            }
+        }
+        tokens.split_off(prompt.len())
+    }
+
+    /// A prompt of `n` tokens that depends on `seed`, none of them the end or the overflowing token.
+    pub fn prompt(&self, n: usize, seed: u64) -> Vec<TokenId> {
+        let token = |i: usize| {
+            let drawn = (2 + mix(mix(seed, 77), i as u64) % u64::from(self.vocab_size - 2)) as u32;
+            if self.overflows == Some(TokenId(drawn)) { TokenId(0) } else { TokenId(drawn) }
+        };
+        (0..n).map(token).collect()
+    }
+}
+
+fn two_largest(values: &[f32]) -> (usize, usize) {
+    let largest_but = |skip: Option<usize>| {
+        let mut ids = (0..values.len()).filter(|&id| Some(id) != skip);
+        let first = ids.next().expect("the vocabulary has at least three entries");
+        ids.fold(first, |best, id| if values[id] > values[best] { id } else { best })
+    };
+    let best = largest_but(None);
+    (best, largest_but(Some(best)))
+}
+
+/// The toy's text of a token: one to four letters and blanks, so that a short stop string is met by
+/// chance and spans tokens. The end token has none.
+pub fn toy_text(token: TokenId) -> String {
+    if token == TEXT_END {
+        return String::new();
+    }
+    let hash = mix(7, u64::from(token.0));
+    let n = 1 + (hash >> 60) % 4;
+    (0..n).map(|i| ['a', 'b', 'c', 'd', 'é', ' '][(hash >> (8 * i)) as usize % 6]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_depends_on_every_visible_token_and_on_the_options() {
+        let toy = ToyModel::default();
+        let prompt = toy.prompt(120, 1);
+        let text = toy.decode(&prompt, 20, &[]);
+        for at in [0, 60, 119] {
+            let mut other = prompt.clone();
+            other[at] = TokenId(other[at].0 ^ 1);
+            assert_ne!(toy.decode(&other, 20, &[]), text, "token {at} does not matter");
+        }
+        assert_eq!(ToyModel { near_ties: true, ..toy.clone() }.decode(&prompt, 20, &[]), text);
+        let ending = ToyModel { ends_at: vec![125], ..toy.clone() };
+        let cut = ending.decode(&prompt, 20, &[TEXT_END]);
+        assert_eq!((cut.len(), cut.last()), (6, Some(&TEXT_END)));
+        assert!(cut[..5] == text[..5]);
+        let only_window = ToyModel { layers: vec![ToyLayer::Owns { window: Some(40) }], ..toy };
+        let mut other = prompt.clone();
+        other[10] = TokenId(other[10].0 ^ 1);
+        assert_eq!(only_window.decode(&other, 20, &[]), only_window.decode(&prompt, 20, &[]));
+    }
+
+    #[test]
+    fn habits_are_as_frequent_as_asked() {
+        let toy = ToyModel::default();
+        let prompt = toy.prompt(3, 5);
+        let text = toy.decode(&prompt, 400, &[]);
+        let n = text.windows(2).filter(|pair| toy.habit(pair[0]) == pair[1]).count();
+        assert!((90..200).contains(&n), "{n} of 400");
+    }
+}
