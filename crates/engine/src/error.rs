@@ -12,7 +12,9 @@ pub enum Refused {
     #[error("the prompt is empty; expected at least one token")]
     EmptyPrompt,
     /// A token id that the model does not have.
-    #[error("token {id} at index {index} of the prompt is not in the vocabulary; expected ids below {vocab_size}")]
+    #[error(
+        "token {id} at index {index} of the prompt is not in the vocabulary; expected ids below {vocab_size}"
+    )]
     UnknownToken {
         /// Index in the prompt.
         index: usize,
@@ -38,19 +40,6 @@ pub enum Refused {
         found: usize,
         /// Tokens that a sequence can have in all.
         context: usize,
-    },
-    /// Even alone the request would not find room for its K/V.
-    #[error(
-        "prompt and output of {tokens} tokens need {needed} K/V blocks of one kind, the engine has {blocks}; lower \
-         the number of tokens or load with more K/V memory"
-    )]
-    NeverFits {
-        /// Tokens in all.
-        tokens: usize,
-        /// Blocks of the group that is too small.
-        needed: usize,
-        /// Blocks that it has.
-        blocks: usize,
     },
     /// A stop string that every text contains.
     #[error("stop string {index} is empty; expected at least one character")]
@@ -79,7 +68,6 @@ impl Refused {
             | Refused::UnknownToken { .. }
             | Refused::UnsupportedToken { .. }
             | Refused::PromptTooLong { .. } => "prompt",
-            Refused::NeverFits { .. } => "max_tokens",
             Refused::EmptyStop { .. } | Refused::StopWithoutText => "stop",
             Refused::TooManyDrafts { .. } => "draft.tokens_per_round",
         }
@@ -109,7 +97,9 @@ pub enum Failed {
 #[non_exhaustive]
 pub enum Broken {
     /// There is work, and no way to do any of it.
-    #[error("{running} running and {waiting} waiting requests, and none can go on: this is a bug, please report it")]
+    #[error(
+        "{running} running and {waiting} waiting requests, and none can go on: this is a bug, please report it"
+    )]
     NoProgress {
         /// Sequences with a slot.
         running: usize,
@@ -123,7 +113,9 @@ pub enum Broken {
         what: String,
     },
     /// The backend committed another number of tokens than the round allowed.
-    #[error("slot {slot} has {found} committed tokens after a round, expected {expected}: this is a bug, please report it")]
+    #[error(
+        "slot {slot} has {found} committed tokens after a round, expected {expected}: this is a bug, please report it"
+    )]
     Commit {
         /// The slot.
         slot: u32,
@@ -152,11 +144,14 @@ pub enum BuildError {
         expected: String,
     },
     /// The K/V memory is too small.
-    #[error("{bytes} bytes of K/V memory were allowed; one sequence needs at least {needed}")]
+    #[error(
+        "{bytes} bytes of K/V memory were allowed; one sequence at full context needs {needed}: allow more or load with a \
+         smaller context"
+    )]
     KvMemory {
         /// Bytes allowed.
         bytes: u64,
-        /// Bytes for the smallest possible cache.
+        /// Bytes for one sequence at full context.
         needed: u64,
     },
     /// An end or suppressed token is not in the vocabulary.

@@ -2,9 +2,9 @@
 
 use paceline_backend::slot_states::{ResolvedRow, SlotStates};
 use paceline_backend::{
-    Activation, Backend, BackendError, BackendInfo, Buf, Experts, ExpertSource, KV_BLOCK, KvBlockId,
-    KvGroup, KvGroupSpec, KvLayer, Matrix, MatrixSource, Op, Pass, Rope, RopeSpec, RowSet, Rows, SlotId,
-    SlotInit, SlotReport, Table, TableSource, TokenId, Vector,
+    Activation, Backend, BackendError, BackendInfo, Buf, ExpertSource, Experts, KV_BLOCK, KvBlockId, KvGroup,
+    KvGroupSpec, KvLayer, Matrix, MatrixSource, Op, Pass, Rope, RopeSpec, RowSet, Rows, SlotId, SlotInit,
+    SlotReport, Table, TableSource, TokenId, Vector,
 };
 
 use super::model::ToyModel;
@@ -97,7 +97,7 @@ impl ToyBackend {
     fn attend(&mut self, q: Buf, layer: KvLayer, out: Buf, buffer_row: usize, row: ResolvedRow) {
         let window = self.groups[layer.group.index as usize].window;
         let end = row.visible_end;
-        let first = ToyModel::first_visible(window, end.saturating_sub(1)).min(end);
+        let first = ToyModel::first_visible(window, row.position).min(end);
         let keys = (first..end).map(|index| self.key(layer, row.slot, index));
         let hidden = self.model.attend(self.hash(q, buffer_row), keys);
         self.set_hash(out, buffer_row, hidden);
@@ -109,8 +109,7 @@ impl ToyBackend {
         if w.index == TARGET_HEAD {
             self.model.logits(hidden, row.token, row.position, logits);
         } else {
-            logits.fill(0.0);
-            logits[self.model.habit(row.token).0 as usize] = 1.0;
+            self.model.guess(hidden, row.token, logits);
         }
     }
 

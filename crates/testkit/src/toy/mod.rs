@@ -13,5 +13,7 @@ mod model;
 mod target;
 
 pub use backend::ToyBackend;
-pub use model::{TEXT_END, ToyLayer, ToyModel, toy_text};
+pub(crate) use model::mix;
+pub use model::{TEXT_END, ToyLayer, ToyModel, ToyText, toy_text};
 pub use target::ToyTarget;
+pub(crate) use target::{HASH_WIDTH, TARGET_HEAD};

@@ -113,6 +113,13 @@ impl ToyModel {
         }
     }
 
+    /// Logits of a drafter: the habit, but for one in eight of its hidden states.
+    pub(crate) fn guess(&self, hidden: u64, token: TokenId, out: &mut [f32]) {
+        out.fill(0.0);
+        let wrong = u32::from(hidden.is_multiple_of(8));
+        out[((self.habit(token).0 + wrong) % self.vocab_size) as usize] = 1.0;
+    }
+
     /// The largest logit that may be chosen; ties to the lowest id; `None` if a logit is not finite.
     pub(crate) fn choose(logits: &[f32], suppress: &[TokenId]) -> Option<TokenId> {
         let mut best: Option<usize> = None;
@@ -127,35 +134,6 @@ impl ToyModel {
         best.map(|id| TokenId(id as u32))
     }
 
-    /// The next token after each prefix of `tokens` that ends at `from` or later, computed without any cache.
-    fn next_tokens(
-        &self,
-        tokens: &[TokenId],
-        suppress: &[TokenId],
-        keys: &mut Vec<Vec<u64>>,
-    ) -> Option<TokenId> {
-        keys.resize(self.layers.len(), Vec::new());
-        let mut logits = vec![0.0; self.vocab_size as usize];
-        let mut next = None;
-        for (position, &token) in tokens.iter().enumerate().skip(keys[0].len()) {
-            let mut hidden = self.embed(token, position);
-            for (layer, &kind) in self.layers.iter().enumerate() {
-                let (source, window) = match kind {
-                    ToyLayer::Owns { window } => (layer, window),
-                    ToyLayer::Shares { layer: source } => (source, self.window(source)),
-                };
-                if source == layer {
-                    keys[layer].push(self.key(hidden, layer));
-                }
-                let visible = &keys[source][Self::first_visible(window, position)..=position];
-                hidden = self.attend(hidden, visible.iter().copied());
-            }
-            self.logits(hidden, token, position, &mut logits);
-            next = Self::choose(&logits, suppress);
-        }
-        next
-    }
-
     /// Window of a layer that owns K/V.
     pub(crate) fn window(&self, layer: usize) -> Option<usize> {
         match self.layers[layer] {
@@ -166,27 +144,14 @@ impl ToyModel {
 
     /// Plain decoding: up to `n` tokens after `prompt`, the first of `end_tokens` included. Stops early at an overflow.
     pub fn decode(&self, prompt: &[TokenId], n: usize, end_tokens: &[TokenId]) -> Vec<TokenId> {
-        self.decode_suppressed(prompt, n, end_tokens, &[])
-    }
-
-    /// [`ToyModel::decode`] that never chooses one of `suppress`.
-    pub fn decode_suppressed(
-        &self,
-        prompt: &[TokenId],
-        n: usize,
-        end_tokens: &[TokenId],
-        suppress: &[TokenId],
-    ) -> Vec<TokenId> {
-        let mut tokens = prompt.to_vec();
-        let mut keys = Vec::new();
-        while tokens.len() < prompt.len() + n {
-            let Some(next) = self.next_tokens(&tokens, suppress, &mut keys) else { break };
-            tokens.push(next);
-            if end_tokens.contains(&next) {
-                break;
+        let mut text = ToyText::new(self, prompt);
+        while text.tokens().len() < prompt.len() + n {
+            match text.extend(&[]) {
+                Some(token) if !end_tokens.contains(&token) => {}
+                _ => break,
             }
         }
-        tokens.split_off(prompt.len())
+        text.tokens()[prompt.len()..].to_vec()
     }
 
     /// A prompt of `n` tokens that depends on `seed`, none of them the end or the overflowing token.
@@ -196,6 +161,59 @@ impl ToyModel {
             if self.overflows == Some(TokenId(drawn)) { TokenId(0) } else { TokenId(drawn) }
         };
         (0..n).map(token).collect()
+    }
+}
+
+/// A text of the toy, decoded plainly and without blocks: all keys are kept.
+#[derive(Clone, Debug)]
+pub struct ToyText {
+    model: ToyModel,
+    tokens: Vec<TokenId>,
+    /// `[layer][position]`; empty for a layer that owns none.
+    keys: Vec<Vec<u64>>,
+    n_read: usize,
+    logits: Vec<f32>,
+}
+
+impl ToyText {
+    /// Starts with a prompt.
+    pub fn new(model: &ToyModel, prompt: &[TokenId]) -> Self {
+        let keys = vec![Vec::new(); model.layers.len()];
+        let logits = vec![0.0; model.vocab_size as usize];
+        Self { model: model.clone(), tokens: prompt.to_vec(), keys, n_read: 0, logits }
+    }
+
+    /// Prompt and what followed.
+    pub fn tokens(&self) -> &[TokenId] {
+        &self.tokens
+    }
+
+    /// Adds the next token, which is none of `suppress`; `None` at an overflow.
+    pub fn extend(&mut self, suppress: &[TokenId]) -> Option<TokenId> {
+        for position in self.n_read..self.tokens.len() {
+            self.read(position);
+        }
+        self.n_read = self.tokens.len();
+        let token = ToyModel::choose(&self.logits, suppress)?;
+        self.tokens.push(token);
+        Some(token)
+    }
+
+    fn read(&mut self, position: usize) {
+        let (model, token) = (&self.model, self.tokens[position]);
+        let mut hidden = model.embed(token, position);
+        for (layer, &kind) in model.layers.iter().enumerate() {
+            let source = match kind {
+                ToyLayer::Owns { .. } => layer,
+                ToyLayer::Shares { layer } => layer,
+            };
+            if source == layer {
+                self.keys[layer].push(model.key(hidden, layer));
+            }
+            let first = ToyModel::first_visible(model.window(source), position);
+            hidden = model.attend(hidden, self.keys[source][first..].iter().copied());
+        }
+        model.logits(hidden, token, position, &mut self.logits);
     }
 }
 

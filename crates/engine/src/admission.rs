@@ -1,0 +1,102 @@
+//! Which requests an engine takes.
+
+use std::sync::Arc;
+
+use paceline_backend::TokenId;
+
+use crate::error::Refused;
+use crate::request::Request;
+
+/// What there is to know about an engine to judge a request, on any thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Admission {
+    pub(crate) vocab_size: usize,
+    /// Tokens of a sequence at most.
+    pub(crate) context: usize,
+    pub(crate) max_drafts: usize,
+    /// Tokens that may not stand in a prompt.
+    pub(crate) refused: Arc<[TokenId]>,
+    /// There is a tokenizer.
+    pub(crate) has_text: bool,
+}
+
+impl Admission {
+    /// Tokens at which a request ends.
+    pub(crate) fn limit(&self, request: &Request) -> usize {
+        request.prompt.len().saturating_add(request.max_tokens).min(self.context)
+    }
+
+    /// Checks a request.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it.
+    pub(crate) fn check(&self, request: &Request) -> Result<(), Refused> {
+        self.check_prompt(&request.prompt)?;
+        if let Some(index) = request.stop.iter().position(String::is_empty) {
+            return Err(Refused::EmptyStop { index });
+        }
+        if !request.stop.is_empty() && !self.has_text {
+            return Err(Refused::StopWithoutText);
+        }
+        match request.draft.tokens_per_round {
+            Some(found) if request.draft.enabled && found > self.max_drafts => {
+                return Err(Refused::TooManyDrafts { found, most: self.max_drafts });
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn check_prompt(&self, prompt: &[TokenId]) -> Result<(), Refused> {
+        if prompt.is_empty() {
+            return Err(Refused::EmptyPrompt);
+        }
+        if prompt.len() > self.context {
+            return Err(Refused::PromptTooLong { found: prompt.len(), context: self.context });
+        }
+        for (index, token) in prompt.iter().enumerate() {
+            let id = token.0;
+            if id as usize >= self.vocab_size {
+                return Err(Refused::UnknownToken { index, id, vocab_size: self.vocab_size });
+            }
+            if self.refused.contains(token) {
+                return Err(Refused::UnsupportedToken { index, id });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_refusal_names_its_field() {
+        let admission = Admission {
+            vocab_size: 100,
+            context: 1000,
+            max_drafts: 4,
+            refused: [TokenId(50)].into(),
+            has_text: true,
+        };
+        let request = |prompt: &[u32], n| Request::new(prompt.iter().map(|&id| TokenId(id)).collect(), n);
+        let refuse = |request: &Request| admission.check(request).unwrap_err();
+        assert_eq!(admission.check(&request(&[2, 99], 190)), Ok(()));
+        assert_eq!(refuse(&request(&[], 1)), Refused::EmptyPrompt);
+        let unknown = Refused::UnknownToken { index: 1, id: 100, vocab_size: 100 };
+        assert_eq!(refuse(&request(&[2, 100], 1)), unknown);
+        assert_eq!(refuse(&request(&[50], 1)), Refused::UnsupportedToken { index: 0, id: 50 });
+        let long = refuse(&request(&[2; 1001], 0));
+        assert_eq!(long, Refused::PromptTooLong { found: 1001, context: 1000 });
+        let stop = Request { stop: vec!["a".into(), String::new()], ..request(&[2], 1) };
+        assert_eq!(refuse(&stop), Refused::EmptyStop { index: 1 });
+        let mut drafts = request(&[2], 1);
+        drafts.draft.tokens_per_round = Some(5);
+        assert_eq!(refuse(&drafts), Refused::TooManyDrafts { found: 5, most: 4 });
+        assert_eq!(refuse(&drafts).field(), "draft.tokens_per_round");
+        let textless = Admission { has_text: false, ..admission.clone() };
+        let stop = Request { stop: vec!["a".into()], ..request(&[2], 1) };
+        assert_eq!(textless.check(&stop), Err(Refused::StopWithoutText));
+    }
+}

@@ -1,0 +1,398 @@
+//! The engine: requests in, rounds, events out. Synchronous: [`Engine::step`] is one round.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use paceline_backend::{Backend, BackendInfo, Pass, SlotId, SlotReport, TokenId};
+use paceline_models::{Description, Target};
+
+use crate::admission::Admission;
+use crate::drafters::Drafter;
+use crate::error::{Broken, BuildError, Failed, GenerateError, Refused};
+use crate::events::{Completion, Event, FinishReason};
+use crate::kv::{KvCache, KvGroupSize, SequenceKv};
+use crate::request::{Request, RequestId};
+use crate::round::{self, Players, RoundSlot};
+use crate::scheduler::{self, Plan, PlannedRows, State};
+use crate::sequence::{Drafting, Output, Sequence};
+use crate::sizes::Sizes;
+use crate::statistics::DraftStatistics;
+use crate::text::TextDecoder;
+
+/// What an engine is made of.
+pub struct EngineParts {
+    /// Holds all values. Target and drafter are loaded into it; it is not reserved yet.
+    pub backend: Box<dyn Backend>,
+    /// Loaded with the limits of `sizes`, see [`Sizes::limits`].
+    pub target: Box<dyn Target>,
+    /// Bound to the target.
+    pub drafter: Option<Box<dyn Drafter>>,
+    /// The sizes.
+    pub sizes: Sizes,
+    /// Tokens that end a text.
+    pub end_tokens: Vec<TokenId>,
+    /// Tokens that are never chosen.
+    pub suppress: Vec<TokenId>,
+    /// Makes text of tokens.
+    pub text: Option<Arc<dyn TextDecoder>>,
+}
+
+/// Generates text for many requests at a time.
+pub struct Engine {
+    backend: Box<dyn Backend>,
+    target: Box<dyn Target>,
+    drafter: Option<Box<dyn Drafter>>,
+    text: Option<Arc<dyn TextDecoder>>,
+    end_tokens: Arc<[TokenId]>,
+    suppress: Arc<[TokenId]>,
+    admission: Admission,
+    sizes: Sizes,
+    kv: KvCache,
+    /// Sequences with a slot, oldest first.
+    running: Vec<Sequence>,
+    /// Sequences without, oldest first.
+    waiting: VecDeque<Sequence>,
+    free_slots: Vec<SlotId>,
+    /// Events of requests that ended without running.
+    at_once: Vec<(RequestId, Event)>,
+    next_id: u64,
+    pass: Pass,
+}
+
+impl Engine {
+    /// Puts an engine together and reserves the backend's per-slot memory.
+    ///
+    /// # Errors
+    /// Sizes that do not fit the model, end or suppressed tokens that it does not have, no memory.
+    pub fn new(parts: EngineParts) -> Result<Self, BuildError> {
+        let EngineParts { mut backend, target, drafter, sizes, end_tokens, suppress, text } = parts;
+        let description = target.description();
+        let limits = sizes.limits(description, backend.info().activation)?;
+        known_tokens("end tokens", &end_tokens, description.vocab_size)?;
+        known_tokens("suppressed tokens", &suppress, description.vocab_size)?;
+        backend.reserve(sizes.n_slots, sizes.context + sizes.max_drafts, limits.max_rows)?;
+
+        let groups = target.kv_groups().iter().zip(&description.kv_groups).zip(&limits.kv_blocks);
+        let groups =
+            groups.map(|((&group, spec), &n_blocks)| KvGroupSize { group, window: spec.window, n_blocks });
+        let kv = KvCache::new(groups.collect());
+        let admission = Admission {
+            vocab_size: description.vocab_size,
+            context: sizes.context,
+            max_drafts: sizes.max_drafts,
+            refused: target.refused_tokens().into(),
+            has_text: text.is_some(),
+        };
+        Ok(Self {
+            backend,
+            target,
+            drafter,
+            text,
+            end_tokens: end_tokens.into(),
+            suppress: suppress.into(),
+            admission,
+            sizes,
+            kv,
+            running: Vec::new(),
+            waiting: VecDeque::new(),
+            free_slots: (0..sizes.n_slots as u32).rev().map(SlotId).collect(),
+            at_once: Vec::new(),
+            next_id: 0,
+            pass: Pass::default(),
+        })
+    }
+
+    /// The target.
+    pub fn description(&self) -> &Description {
+        self.target.description()
+    }
+
+    /// The backend: level, threads, activation type, bytes.
+    pub fn backend_info(&self) -> BackendInfo {
+        self.backend.info()
+    }
+
+    /// The sizes that it was made with.
+    pub fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+
+    pub(crate) fn admission(&self) -> &Admission {
+        &self.admission
+    }
+
+    /// Id of the next request.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next_id
+    }
+
+    /// Takes a request. It runs in the steps that follow.
+    ///
+    /// # Errors
+    /// What is wrong with the request.
+    pub fn submit(&mut self, request: Request) -> Result<RequestId, Refused> {
+        self.admission.check(&request)?;
+        let id = RequestId(self.next_id);
+        self.submit_checked(id, request);
+        Ok(id)
+    }
+
+    /// Takes a request that was checked, under an id above all earlier ones.
+    pub(crate) fn submit_checked(&mut self, id: RequestId, request: Request) {
+        self.next_id = id.0 + 1;
+        let sequence = self.sequence(id, request);
+        if sequence.tokens.len() >= sequence.limit {
+            self.at_once.push((id, Event::Finished(sequence.finished(FinishReason::Length))));
+        } else {
+            self.waiting.push_back(sequence);
+        }
+    }
+
+    fn sequence(&self, id: RequestId, request: Request) -> Sequence {
+        let limit = self.admission.limit(&request);
+        let detokenizer = self.text.as_ref().map(|text| text.detokenizer());
+        let drafting = self.drafter.as_ref().filter(|_| request.draft.enabled).map(|drafter| Drafting {
+            per_round: request
+                .draft
+                .tokens_per_round
+                .unwrap_or(drafter.suggested_drafts())
+                .min(self.sizes.max_drafts),
+            ready: false,
+            statistics: DraftStatistics::new(drafter.kind()),
+        });
+        Sequence {
+            id,
+            n_prompt: request.prompt.len(),
+            tokens: request.prompt,
+            len: 0,
+            limit,
+            end_tokens: if request.ignore_eos { [].into() } else { self.end_tokens.clone() },
+            suppress: self.suppress.clone(),
+            kv: SequenceKv::default(),
+            slot: None,
+            planned: PlannedRows::default(),
+            output: Output::new(detokenizer, request.stop),
+            drafting,
+        }
+    }
+
+    /// Drops a request: no more events come for it. False if it is not there (any more).
+    pub fn cancel(&mut self, id: RequestId) -> bool {
+        self.at_once.retain(|(other, _)| *other != id);
+        if let Some(index) = self.waiting.iter().position(|sequence| sequence.id == id) {
+            self.waiting.remove(index);
+            return true;
+        }
+        let Some(index) = self.running.iter().position(|sequence| sequence.id == id) else { return false };
+        let mut sequence = self.running.remove(index);
+        self.leave(&mut sequence);
+        true
+    }
+
+    /// Takes a running request off its slot. It waits for its turn, reads its tokens anew and goes on; its text does not
+    /// change. False if it is not running.
+    pub fn preempt(&mut self, id: RequestId) -> bool {
+        let Some(index) = self.running.iter().position(|sequence| sequence.id == id) else { return false };
+        let sequence = self.running.remove(index);
+        self.wait_again(sequence);
+        true
+    }
+
+    /// Requests that are running and waiting.
+    pub fn n_requests(&self) -> (usize, usize) {
+        (self.running.len(), self.waiting.len())
+    }
+
+    /// Whether a step would do nothing.
+    pub fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.waiting.is_empty() && self.at_once.is_empty()
+    }
+
+    /// Runs one round and adds what happened to `events`. Does nothing when idle.
+    ///
+    /// # Errors
+    /// The engine is broken. Every request has failed, which `events` tells.
+    pub fn step(&mut self, events: &mut Vec<(RequestId, Event)>) -> Result<(), Broken> {
+        events.append(&mut self.at_once);
+        if self.is_idle() {
+            return Ok(());
+        }
+        let result =
+            self.round(events).and_then(|()| if self.is_idle() { self.check_integrity() } else { Ok(()) });
+        if let Err(broken) = &result {
+            self.fail_all(broken, events);
+        }
+        result
+    }
+
+    /// Runs one request to its end, together with all others that were submitted. Their events are lost.
+    ///
+    /// # Errors
+    /// The request is refused or fails.
+    pub fn generate(&mut self, request: Request) -> Result<Completion, GenerateError> {
+        let id = self.submit(request)?;
+        let mut completion = Completion::default();
+        let mut events = Vec::new();
+        while completion.finished.is_none() {
+            self.step(&mut events).map_err(Failed::from)?;
+            for (_, event) in events.drain(..).filter(|(other, _)| *other == id) {
+                completion.add(event)?;
+            }
+        }
+        Ok(completion)
+    }
+
+    /// Checks that every K/V block is free or held exactly once. A broken engine says so by itself when it becomes idle; this is
+    /// for tests.
+    ///
+    /// # Errors
+    /// What does not add up.
+    pub fn check_integrity(&self) -> Result<(), Broken> {
+        let live = self.running.iter().chain(&self.waiting).map(|sequence| &sequence.kv);
+        self.kv.check_integrity(live).map_err(|what| Broken::Accounting { what })
+    }
+
+    fn round(&mut self, events: &mut Vec<(RequestId, Event)>) -> Result<(), Broken> {
+        let plan = self.plan();
+        if plan.is_empty() {
+            return Err(Broken::NoProgress { running: self.running.len(), waiting: self.waiting.len() });
+        }
+        for sequence in self.running.split_off(plan.keep) {
+            self.wait_again(sequence);
+        }
+        for _ in 0..plan.admit {
+            self.admit();
+        }
+        let mut slots = self.prepare(&plan)?;
+        let players = &mut Players {
+            backend: self.backend.as_mut(),
+            target: self.target.as_ref(),
+            drafter: self.drafter.as_deref_mut(),
+        };
+        self.pass = round::run(players, &mut slots, std::mem::take(&mut self.pass));
+        self.collect(&slots, events)
+    }
+
+    fn plan(&self) -> Plan {
+        let running: Vec<_> = self.running.iter().map(Sequence::view).collect();
+        let waiting = self.waiting.iter().take(self.free_slots.len());
+        let waiting: Vec<_> = waiting.map(|sequence| sequence.tokens.len()).collect();
+        let free_blocks: Vec<_> = self.kv.free().collect();
+        scheduler::plan(&State {
+            running: &running,
+            waiting: &waiting,
+            free_slots: self.free_slots.len(),
+            groups: self.kv.sizes(),
+            free_blocks: &free_blocks,
+            prefill_rows: self.sizes.prefill_rows,
+        })
+    }
+
+    /// Gives the first waiting sequence a slot. It stands last among the running until [`Engine::prepare`].
+    fn admit(&mut self) {
+        let mut sequence = self.waiting.pop_front().expect("planned among the waiting");
+        let slot = self.free_slots.pop().expect("planned within the free slots");
+        sequence.slot = Some(slot);
+        self.backend.open(slot, sequence.init());
+        if let (Some(drafter), true) = (&mut self.drafter, sequence.drafted()) {
+            drafter.open(self.backend.as_mut(), slot, &sequence.tokens);
+        }
+        self.running.push(sequence);
+    }
+
+    /// Hands out the planned rows and the blocks for them.
+    fn prepare(&mut self, plan: &Plan) -> Result<Vec<RoundSlot>, Broken> {
+        for (sequence, rows) in self.running.iter_mut().zip(&plan.rows) {
+            sequence.planned = *rows;
+        }
+        self.running.sort_by_key(|sequence| sequence.id);
+        let mut slots = Vec::with_capacity(self.running.len());
+        for sequence in self.running.iter_mut().filter(|sequence| sequence.planned.n_known > 0) {
+            let slot = sequence.slot.expect("running sequences have a slot");
+            let PlannedRows { n_known, n_drafts } = sequence.planned;
+            let end = sequence.len + n_known + n_drafts;
+            let put = |group, first, blocks: &[_]| self.backend.put_blocks(slot, group, first, blocks);
+            if !self.kv.grow(&mut sequence.kv, end, put) {
+                return Err(Broken::Accounting {
+                    what: format!("no blocks for the planned rows up to {end}"),
+                });
+            }
+            let chooses = n_known == sequence.pending();
+            slots.push(RoundSlot { slot, n_known, chooses, n_drafts, draft_error: None });
+        }
+        Ok(slots)
+    }
+
+    /// Learns what happened to the slots of a round.
+    fn collect(&mut self, slots: &[RoundSlot], events: &mut Vec<(RequestId, Event)>) -> Result<(), Broken> {
+        let mut ended = Vec::new();
+        let in_round = self.running.iter_mut().filter(|sequence| sequence.planned.n_known > 0);
+        for (sequence, part) in in_round.zip(slots) {
+            let report = self.backend.collect(part.slot);
+            if let Some(drafter) = &mut self.drafter {
+                keep_drafting(drafter.as_mut(), self.backend.as_mut(), sequence, part, &report);
+            }
+            let id = sequence.id;
+            match sequence.take(&report, part, |event| events.push((id, event)))? {
+                Some(end) => {
+                    events.push((id, end));
+                    ended.push(id);
+                }
+                None => self.kv.release_below(&mut sequence.kv, sequence.len),
+            }
+        }
+        for id in ended {
+            self.cancel(id);
+        }
+        Ok(())
+    }
+
+    /// Puts a sequence that was running among the waiting.
+    fn wait_again(&mut self, mut sequence: Sequence) {
+        self.leave(&mut sequence);
+        sequence.rewind();
+        let at = self.waiting.partition_point(|other| other.id < sequence.id);
+        self.waiting.insert(at, sequence);
+    }
+
+    /// Takes a sequence off its slot and gives its blocks back.
+    fn leave(&mut self, sequence: &mut Sequence) {
+        let slot = sequence.slot.take().expect("running sequences have a slot");
+        if let (Some(drafter), true) = (&mut self.drafter, sequence.drafted()) {
+            drafter.close(self.backend.as_mut(), slot);
+        }
+        self.backend.close(slot);
+        self.kv.release(&mut sequence.kv);
+        self.free_slots.push(slot);
+    }
+
+    fn fail_all(&mut self, broken: &Broken, events: &mut Vec<(RequestId, Event)>) {
+        for sequence in self.running.drain(..).chain(self.waiting.drain(..)) {
+            events.push((sequence.id, Event::Failed(Failed::Stopped(broken.clone()))));
+        }
+    }
+}
+
+/// Tells the drafter what a slot emitted, or drops it for this request if it gave up.
+fn keep_drafting(
+    drafter: &mut dyn Drafter,
+    backend: &mut dyn Backend,
+    sequence: &mut Sequence,
+    part: &RoundSlot,
+    report: &SlotReport,
+) {
+    let Some(drafting) = sequence.drafting.as_mut().filter(|drafting| drafting.active()) else { return };
+    if let Some(error) = &part.draft_error {
+        drafting.statistics.inactive_reason = Some(format!("the drafter failed: {error}"));
+        drafter.close(backend, part.slot);
+    } else {
+        drafter.collected(part.slot, &report.emitted);
+    }
+}
+
+fn known_tokens(list: &'static str, tokens: &[TokenId], vocab_size: usize) -> Result<(), BuildError> {
+    match tokens.iter().find(|token| token.0 as usize >= vocab_size) {
+        Some(&id) => Err(BuildError::UnknownToken { list, id, vocab_size }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,186 @@
+//! One request on its way: its tokens, its blocks, its text.
+
+use std::sync::Arc;
+
+use paceline_backend::{Finish, SlotId, SlotInit, SlotReport, TokenId};
+
+use crate::error::{Broken, Failed};
+use crate::events::{Event, FinishReason, Finished, Usage};
+use crate::kv::SequenceKv;
+use crate::request::RequestId;
+use crate::round::RoundSlot;
+use crate::scheduler::{PlannedRows, Running};
+use crate::statistics::DraftStatistics;
+use crate::stop::StopFilter;
+use crate::text::Detokenizer;
+
+/// A request that was taken and is not finished.
+pub(crate) struct Sequence {
+    pub(crate) id: RequestId,
+    /// Prompt, then what was emitted.
+    pub(crate) tokens: Vec<TokenId>,
+    pub(crate) n_prompt: usize,
+    /// Committed tokens; the K/V of `tokens[..len]` is valid while the sequence has a slot.
+    pub(crate) len: usize,
+    /// Tokens at which it ends.
+    pub(crate) limit: usize,
+    pub(crate) end_tokens: Arc<[TokenId]>,
+    pub(crate) suppress: Arc<[TokenId]>,
+    pub(crate) kv: SequenceKv,
+    pub(crate) slot: Option<SlotId>,
+    /// Its rows in the coming round.
+    pub(crate) planned: PlannedRows,
+    pub(crate) output: Output,
+    pub(crate) drafting: Option<Drafting>,
+}
+
+/// Drafting of one request.
+pub(crate) struct Drafting {
+    /// Drafts a round at most.
+    pub(crate) per_round: usize,
+    /// The target has chosen a token since the sequence got its slot, so the drafter knows where it stands.
+    pub(crate) ready: bool,
+    pub(crate) statistics: DraftStatistics,
+}
+
+impl Drafting {
+    pub(crate) fn active(&self) -> bool {
+        self.statistics.inactive_reason.is_none()
+    }
+}
+
+impl Sequence {
+    /// Known tokens that are not committed.
+    pub(crate) fn pending(&self) -> usize {
+        self.tokens.len() - self.len
+    }
+
+    /// Drafts that the next round may verify: the budget leaves room for the chosen token behind them.
+    pub(crate) fn wanted_drafts(&self) -> usize {
+        let Some(drafting) = &self.drafting else { return 0 };
+        if !drafting.active() || !drafting.ready || self.pending() != 1 {
+            return 0;
+        }
+        drafting.per_round.min(self.limit - self.tokens.len() - 1)
+    }
+
+    /// What the scheduler sees of it.
+    pub(crate) fn view(&self) -> Running<'_> {
+        Running { len: self.len, pending: self.pending(), drafts: self.wanted_drafts(), kv: &self.kv }
+    }
+
+    /// What the backend starts with.
+    pub(crate) fn init(&self) -> SlotInit {
+        SlotInit {
+            tokens: self.tokens.clone(),
+            limit: self.limit,
+            end_tokens: self.end_tokens.clone(),
+            suppress: self.suppress.clone(),
+        }
+    }
+
+    /// Whether a drafter keeps state for it.
+    pub(crate) fn drafted(&self) -> bool {
+        self.drafting.as_ref().is_some_and(Drafting::active)
+    }
+
+    /// Forgets everything but the tokens: the sequence has lost its slot.
+    pub(crate) fn rewind(&mut self) {
+        self.len = 0;
+        if let Some(drafting) = &mut self.drafting {
+            drafting.ready = false;
+        }
+    }
+
+    /// Takes in what a round did, emits events for it, and returns the last event if the sequence has ended.
+    ///
+    /// # Errors
+    /// The report does not add up.
+    pub(crate) fn take(
+        &mut self,
+        report: &SlotReport,
+        part: &RoundSlot,
+        mut emit: impl FnMut(Event),
+    ) -> Result<Option<Event>, Broken> {
+        if report.fault {
+            return Ok(Some(Event::Failed(Failed::NotFinite { tokens: self.tokens.len() })));
+        }
+        let expected = self.len + part.n_known + report.emitted.len() - usize::from(part.chooses);
+        if report.len != expected || report.emitted.is_empty() == part.chooses {
+            return Err(Broken::Commit { slot: part.slot.0, expected, found: report.len });
+        }
+        self.len = report.len;
+        if !part.chooses {
+            emit(Event::Prefill { done: self.len, of: self.tokens.len() });
+            return Ok(None);
+        }
+        Ok(self
+            .take_emitted(report, part.n_drafts, emit)
+            .map(|reason| Event::Finished(self.finished(reason))))
+    }
+
+    fn take_emitted(
+        &mut self,
+        report: &SlotReport,
+        n_drafts: usize,
+        mut emit: impl FnMut(Event),
+    ) -> Option<FinishReason> {
+        let mut n_kept = 0;
+        let mut reason = None;
+        while reason.is_none() && n_kept < report.emitted.len() {
+            let id = report.emitted[n_kept];
+            n_kept += 1;
+            self.tokens.push(id);
+            let ends = report.finish.filter(|_| n_kept == report.emitted.len());
+            let (text, stopped_by) = self.output.push(id, ends.is_some());
+            emit(Event::Token { id, text });
+            reason = stopped_by.map(FinishReason::StopString).or(ends.map(|finish| match finish {
+                Finish::Stop => FinishReason::EndToken,
+                Finish::Length => FinishReason::Length,
+            }));
+        }
+        if let Some(drafting) = &mut self.drafting {
+            drafting.ready = true;
+            if n_drafts > 0 {
+                drafting.statistics.record(n_drafts, report.accepted.min(n_kept), n_kept);
+            }
+        }
+        reason
+    }
+
+    /// How the sequence ends now.
+    pub(crate) fn finished(&self, reason: FinishReason) -> Finished {
+        let completion_tokens = self.tokens.len() - self.n_prompt;
+        Finished {
+            reason,
+            usage: Usage { prompt_tokens: self.n_prompt, completion_tokens },
+            draft: self.drafting.as_ref().map(|drafting| drafting.statistics.clone()),
+        }
+    }
+}
+
+/// Turns emitted tokens into text up to a stop string.
+pub(crate) struct Output {
+    detokenizer: Option<Box<dyn Detokenizer>>,
+    filter: StopFilter,
+}
+
+impl Output {
+    pub(crate) fn new(detokenizer: Option<Box<dyn Detokenizer>>, stops: Vec<String>) -> Self {
+        Self { detokenizer, filter: StopFilter::new(stops) }
+    }
+
+    /// The text that is certain with one more token, and which stop string it completed. With `last`, all that was held back.
+    fn push(&mut self, token: TokenId, last: bool) -> (Option<String>, Option<usize>) {
+        let Some(detokenizer) = &mut self.detokenizer else { return (None, None) };
+        let mut piece = detokenizer.push(token);
+        if last {
+            piece.push_str(&detokenizer.finish());
+        }
+        let mut passed = self.filter.push(&piece);
+        if last && passed.stopped_by.is_none() {
+            passed.text.push_str(&self.filter.finish());
+        }
+        (Some(passed.text), passed.stopped_by)
+    }
+}

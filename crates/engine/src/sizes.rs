@@ -1,0 +1,147 @@
+//! How large an engine is, and the limits that follow for its model.
+
+use paceline_backend::{Activation, KV_BLOCK, KvGroupSpec};
+use paceline_models::{Description, Limits};
+
+use crate::error::BuildError;
+use crate::kv::most_held;
+
+/// Largest accepted value of any size: keeps products of sizes far from overflow.
+const MAX_SIZE: usize = 1 << 24;
+/// Rows for which logits are held at one time: one tile of rows.
+const LOGIT_ROWS: usize = 16;
+
+/// Sizes of an engine. They bound memory and never change a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Tokens of one sequence, prompt and output, at most.
+    pub context: usize,
+    /// Sequences that run at one time; more wait.
+    pub n_slots: usize,
+    /// Rows of prompts that one pass reads at most, all sequences together.
+    pub prefill_rows: usize,
+    /// Drafts of one sequence in a round at most; 0 for an engine without a drafter.
+    pub max_drafts: usize,
+    /// Bytes of K/V at most, enough for one sequence at full context. `None`: what all slots need.
+    pub kv_memory: Option<u64>,
+}
+
+impl Sizes {
+    /// Sizes for one sequence at a time without drafts.
+    pub fn single(context: usize) -> Self {
+        Self { context, n_slots: 1, prefill_rows: 512, max_drafts: 0, kv_memory: None }
+    }
+
+    /// The limits to load the described model with.
+    ///
+    /// # Errors
+    /// A size of 0, one that is absurd or beyond the model's positions, too little K/V memory for one sequence at full context.
+    pub fn limits(&self, description: &Description, activation: Activation) -> Result<Limits, BuildError> {
+        within("context", self.context, 1, description.max_positions.min(MAX_SIZE))?;
+        within("n_slots", self.n_slots, 1, MAX_SIZE)?;
+        within("prefill_rows", self.prefill_rows, 1, MAX_SIZE)?;
+        within("max_drafts", self.max_drafts, 0, MAX_SIZE)?;
+        let max_wanted = self.n_slots * (1 + self.max_drafts);
+        Ok(Limits {
+            max_rows: self.prefill_rows + max_wanted,
+            max_wanted,
+            logit_rows: max_wanted.min(LOGIT_ROWS),
+            n_slots: self.n_slots,
+            kv_blocks: self.kv_blocks(&description.kv_groups, activation)?,
+        })
+    }
+
+    /// Blocks of each group: what all slots need at full context or, where memory is short, what one sequence needs and as much
+    /// more as fits. So whatever the context admits always fits alone.
+    fn kv_blocks(&self, groups: &[KvGroupSpec], activation: Activation) -> Result<Vec<usize>, BuildError> {
+        let most =
+            |spec: &KvGroupSpec| self.n_slots * most_held(spec.window, self.context, self.prefill_rows);
+        let least = |spec: &KvGroupSpec| most_held(spec.window, self.context, 1);
+        let bytes = |blocks: &dyn Fn(&KvGroupSpec) -> usize| -> u64 {
+            groups.iter().map(|spec| blocks(spec) as u64 * block_bytes(spec, activation)).sum()
+        };
+        let (most_bytes, least_bytes) = (bytes(&most), bytes(&least));
+        let allowed = self.kv_memory.unwrap_or(most_bytes).min(most_bytes);
+        if allowed < least_bytes {
+            return Err(BuildError::KvMemory { bytes: allowed, needed: least_bytes });
+        }
+        let (part, whole) = (allowed - least_bytes, (most_bytes - least_bytes).max(1));
+        let share = |blocks: usize| (blocks as u128 * u128::from(part) / u128::from(whole)) as usize;
+        Ok(groups.iter().map(|spec| least(spec) + share(most(spec) - least(spec))).collect())
+    }
+}
+
+/// Bytes of one block of a group.
+pub fn block_bytes(spec: &KvGroupSpec, activation: Activation) -> u64 {
+    let value_bytes = match activation {
+        Activation::Bf16 => 2,
+        Activation::F32 => 4,
+    };
+    (2 * spec.layers * spec.kv_heads * spec.head_dim * KV_BLOCK) as u64 * value_bytes
+}
+
+fn within(field: &'static str, found: usize, least: usize, most: usize) -> Result<(), BuildError> {
+    if (least..=most).contains(&found) {
+        return Ok(());
+    }
+    Err(BuildError::Size { field, found, expected: format!("{least} to {most}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn description(windows: &[Option<usize>]) -> Description {
+        let spec = |&window| KvGroupSpec { layers: 2, kv_heads: 1, head_dim: 8, window };
+        Description {
+            architecture: "test".into(),
+            n_layers: 2,
+            layer_lines: vec![],
+            vocab_size: 10,
+            hidden_size: 8,
+            max_positions: 1000,
+            parameters: vec![],
+            kv_groups: windows.iter().map(spec).collect(),
+        }
+    }
+
+    #[test]
+    fn every_slot_has_room_for_its_context() {
+        let sizes = Sizes { context: 1000, n_slots: 3, prefill_rows: 100, max_drafts: 4, kv_memory: None };
+        let limits = sizes.limits(&description(&[None, Some(128)]), Activation::Bf16).unwrap();
+        assert_eq!((limits.max_rows, limits.max_wanted, limits.logit_rows), (115, 15, 15));
+        assert_eq!(limits.kv_blocks, [3 * 16, 3 * 5]);
+    }
+
+    #[test]
+    fn short_memory_is_shared_and_too_little_is_refused() {
+        let described = description(&[None, Some(128)]);
+        let block = block_bytes(&described.kv_groups[0], Activation::F32);
+        assert_eq!(block, 2 * 2 * 8 * 64 * 4);
+        let with = |blocks: u64| {
+            let kv_memory = Some(blocks * block);
+            let sizes = Sizes { context: 1000, n_slots: 3, prefill_rows: 100, max_drafts: 0, kv_memory };
+            sizes.limits(&described, Activation::F32).map(|limits| limits.kv_blocks)
+        };
+        assert_eq!(with(1000).unwrap(), [48, 15]);
+        assert_eq!(with(19).unwrap(), [16, 3]);
+        assert_eq!(with(30).unwrap(), [24, 6]);
+        let needed = 19 * block;
+        assert!(matches!(with(18), Err(BuildError::KvMemory { needed: found, .. }) if found == needed));
+    }
+
+    #[test]
+    fn absurd_sizes_are_refused_by_name() {
+        for (sizes, field) in [
+            (Sizes::single(0), "context"),
+            (Sizes::single(1001), "context"),
+            (Sizes { n_slots: 0, ..Sizes::single(10) }, "n_slots"),
+            (Sizes { n_slots: usize::MAX, ..Sizes::single(10) }, "n_slots"),
+            (Sizes { prefill_rows: 0, ..Sizes::single(10) }, "prefill_rows"),
+            (Sizes { max_drafts: usize::MAX, ..Sizes::single(10) }, "max_drafts"),
+        ] {
+            let error = sizes.limits(&description(&[None]), Activation::Bf16).unwrap_err();
+            assert!(matches!(error, BuildError::Size { field: found, .. } if found == field), "{error}");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The engine on its own thread: several clients, cancellation, the end of the engine.
+
+use std::thread;
+
+use paceline::{Broken, EngineHandle, Event, Failed, Refused, Request};
+use paceline_testkit::{Nasty, ToyDrafter, ToyModel, toy_engine};
+
+use crate::harness::sizes;
+
+fn handle(model: &ToyModel) -> EngineHandle {
+    let drafter = ToyDrafter::Nasty(Nasty::RightThenWrong, vec![]);
+    EngineHandle::spawn(toy_engine(model, sizes(300, 2, 64, 4), &drafter, &[])).expect("a thread")
+}
+
+#[test]
+fn clients_on_several_threads_get_their_own_text() {
+    let model = ToyModel::default();
+    let handle = handle(&model);
+    thread::scope(|scope| {
+        for client in 0..4 {
+            let (handle, model) = (handle.clone(), &model);
+            scope.spawn(move || {
+                for round in 0..3 {
+                    let prompt = model.prompt(5 + 20 * client, (client * 10 + round) as u64);
+                    let expected = model.decode(&prompt, 40, &[]);
+                    let completion = handle.submit(Request::new(prompt, 40)).unwrap().wait().unwrap();
+                    assert_eq!(completion.token_ids, expected);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_dropped_client_makes_room_for_the_next() {
+    let model = ToyModel::default();
+    let handle = handle(&model);
+    let dropped: Vec<_> = (0..20)
+        .map(|i| {
+            let mut events = handle.submit(Request::new(model.prompt(10, i), 200)).unwrap();
+            if i % 2 == 0 {
+                assert!(matches!(events.next(), Some(Event::Token { .. } | Event::Prefill { .. })));
+            }
+            events.id()
+        })
+        .collect();
+    assert!(dropped.is_sorted());
+    let prompt = model.prompt(10, 99);
+    let completion = handle.submit(Request::new(prompt.clone(), 30)).unwrap().wait().unwrap();
+    assert_eq!(completion.token_ids, model.decode(&prompt, 30, &[]));
+}
+
+#[test]
+fn a_stopped_engine_ends_every_stream() {
+    let model = ToyModel::default();
+    let handle = handle(&model);
+    let events: Vec<_> =
+        (0..4).map(|i| handle.submit(Request::new(model.prompt(10, i), 250)).unwrap()).collect();
+    drop(handle);
+    for events in events {
+        let last = events.last().expect("at least one event");
+        let stopped = Event::Failed(Failed::Stopped(Broken::ThreadEnded));
+        assert!(last == stopped || matches!(last, Event::Finished(_)), "{last:?}");
+    }
+}
+
+#[test]
+fn what_is_refused_never_reaches_the_engine() {
+    let model = ToyModel::default();
+    let handle = handle(&model);
+    assert_eq!(handle.submit(Request::new(vec![], 3)).err(), Some(Refused::EmptyPrompt));
+    let nothing = handle.submit(Request::new(model.prompt(3, 1), 0)).unwrap().wait().unwrap();
+    assert!(nothing.token_ids.is_empty() && nothing.finished.unwrap().reason.as_str() == "length");
+}

@@ -1,0 +1,137 @@
+//! Runs requests through a toy engine and compares with plain decoding.
+
+use std::collections::BTreeMap;
+
+use paceline::{Completion, Engine, Event, FinishReason, Request, RequestId, Sizes, TokenId};
+use paceline_testkit::{TEXT_END, ToyDrafter, ToyModel, ToyText, toy_engine, toy_text};
+
+/// A run of several requests.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) model: ToyModel,
+    pub(crate) sizes: Sizes,
+    pub(crate) drafter: ToyDrafter,
+    pub(crate) suppress: Vec<TokenId>,
+    /// Step before which each request arrives.
+    pub(crate) requests: Vec<(usize, Request)>,
+    /// Every so many of the first 200 steps one running request is preempted.
+    pub(crate) preempt_every: Option<usize>,
+    /// `(step, index)` of requests that are cancelled before a step.
+    pub(crate) cancel: Vec<(usize, usize)>,
+}
+
+impl Case {
+    pub(crate) fn new(model: &ToyModel, sizes: Sizes, drafter: ToyDrafter, requests: Vec<Request>) -> Self {
+        Self {
+            model: model.clone(),
+            sizes,
+            drafter,
+            suppress: Vec::new(),
+            requests: requests.into_iter().map(|request| (0, request)).collect(),
+            preempt_every: None,
+            cancel: Vec::new(),
+        }
+    }
+
+    pub(crate) fn engine(&self) -> Engine {
+        toy_engine(&self.model, self.sizes, &self.drafter, &self.suppress)
+    }
+}
+
+/// Sizes that hold all of the harness's requests.
+pub(crate) fn sizes(context: usize, n_slots: usize, prefill_rows: usize, max_drafts: usize) -> Sizes {
+    Sizes { context, n_slots, prefill_rows, max_drafts, kv_memory: None }
+}
+
+/// What plain decoding gives.
+pub(crate) struct Plain {
+    pub(crate) token_ids: Vec<TokenId>,
+    pub(crate) text: String,
+    pub(crate) reason: FinishReason,
+}
+
+/// Decodes a request plainly, with the toy's definition and string search alone.
+pub(crate) fn plain(case: &Case, request: &Request) -> Plain {
+    let limit = (request.prompt.len() + request.max_tokens).min(case.sizes.context);
+    let mut toy = ToyText::new(&case.model, &request.prompt);
+    let mut text = String::new();
+    let mut reason = FinishReason::Length;
+    while toy.tokens().len() < limit {
+        let token = toy.extend(&case.suppress).expect("no overflow in this case");
+        text.push_str(&toy_text(token));
+        let ends = |(index, stop): (usize, &String)| {
+            text.find(stop.as_str()).map(|start| (start + stop.len(), start, index))
+        };
+        if let Some((_, start, index)) = request.stop.iter().enumerate().filter_map(ends).min() {
+            text.truncate(start);
+            reason = FinishReason::StopString(index);
+            break;
+        }
+        if token == TEXT_END && !request.ignore_eos {
+            reason = FinishReason::EndToken;
+            break;
+        }
+    }
+    Plain { token_ids: toy.tokens()[request.prompt.len()..].to_vec(), text, reason }
+}
+
+/// Runs a case, checks every output against plain decoding, and returns the completions of what was not cancelled.
+pub(crate) fn check(case: &Case) -> Vec<Option<Completion>> {
+    let completions = run(case);
+    for (index, ((_, request), completion)) in case.requests.iter().zip(&completions).enumerate() {
+        let Some(completion) = completion else { continue };
+        let plain = plain(case, request);
+        let finished = completion.finished.as_ref().expect("run ends when all have finished");
+        let what = || format!("request {index} of {case:?}");
+        assert_eq!(completion.token_ids, plain.token_ids, "token ids, {}", what());
+        assert_eq!(completion.text.as_deref().unwrap_or(""), plain.text, "text, {}", what());
+        assert_eq!(finished.reason, plain.reason, "reason, {}", what());
+        assert_eq!(finished.usage.prompt_tokens, request.prompt.len(), "{}", what());
+        assert_eq!(finished.usage.completion_tokens, plain.token_ids.len(), "{}", what());
+        if let Some(draft) = &finished.draft {
+            assert_eq!(draft.accepted_per_round.len() as u64, draft.rounds, "{}", what());
+            assert_eq!(draft.accepted_per_round.iter().map(|&n| u64::from(n)).sum::<u64>(), draft.accepted);
+            assert_eq!(draft.accepted_by_position.iter().sum::<u64>(), draft.accepted, "{}", what());
+            assert!(draft.accepted <= draft.drafted && draft.accepted <= draft.emitted, "{}", what());
+            assert!(draft.emitted as usize <= plain.token_ids.len(), "{}", what());
+        }
+    }
+    completions
+}
+
+/// Runs a case to its end.
+fn run(case: &Case) -> Vec<Option<Completion>> {
+    let mut engine = case.engine();
+    let mut ids = BTreeMap::new();
+    let mut completions: Vec<Option<Completion>> = vec![None; case.requests.len()];
+    let mut events: Vec<(RequestId, Event)> = Vec::new();
+    // Every step emits a token or reads a row, preempted rows anew: this many steps mean that it hangs.
+    let last_arrival = case.requests.iter().map(|(step, _)| *step).max().unwrap_or(0);
+    for step in 0..last_arrival + 20_000 {
+        for (index, (_, request)) in case.requests.iter().enumerate().filter(|(_, (at, _))| *at == step) {
+            let id = engine.submit(request.clone()).expect("a request that fits");
+            ids.insert(id, index);
+            completions[index] = Some(Completion::default());
+        }
+        for &(_, index) in case.cancel.iter().filter(|(at, _)| *at == step) {
+            let id = *ids.iter().find(|(_, other)| **other == index).expect("cancelled after it arrived").0;
+            engine.cancel(id);
+            completions[index] = None;
+        }
+        if step < 200 && case.preempt_every.is_some_and(|every| step % every == every - 1) {
+            let mut running = ids.keys().cycle().skip(step % ids.len().max(1)).take(ids.len());
+            running.find(|&&id| engine.preempt(id));
+        }
+        if engine.is_idle() && step >= last_arrival {
+            return completions;
+        }
+        engine.step(&mut events).expect("the engine is sound");
+        engine.check_integrity().expect("blocks add up");
+        for (id, event) in events.drain(..) {
+            let completion = completions[ids[&id]].as_mut().expect("no event after a cancellation");
+            assert!(completion.finished.is_none(), "an event after the last one");
+            completion.add(event).expect("no failure in this case");
+        }
+    }
+    panic!("the engine does not come to an end: {case:?}")
+}

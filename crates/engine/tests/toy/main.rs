@@ -1,0 +1,5 @@
+//! The engine with the toy target: whatever drafts, whoever shares the batch, the text is that of plain decoding.
+
+mod handle;
+mod harness;
+mod same_text;

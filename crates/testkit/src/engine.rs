@@ -1,0 +1,84 @@
+//! An engine around the toy.
+
+use std::sync::Arc;
+
+use paceline::drafters::Drafter;
+use paceline::{Activation, Detokenizer, Engine, EngineParts, Sizes, TextDecoder};
+use paceline_backend::TokenId;
+use paceline_models::{Exports, Limits, Target};
+
+use crate::assistant::ToyAssistant;
+use crate::nasty::{Nasty, NastyDrafter};
+use crate::toy::{TEXT_END, ToyBackend, ToyModel, ToyTarget, toy_text};
+
+/// What drafts for the toy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToyDrafter {
+    /// Nothing.
+    None,
+    /// [`NastyDrafter`], with its limits by round.
+    Nasty(Nasty, Vec<usize>),
+    /// [`ToyAssistant`].
+    Assistant,
+}
+
+impl ToyDrafter {
+    fn make(
+        &self,
+        model: &ToyModel,
+        suppress: &[TokenId],
+        exports: &Exports,
+        backend: &mut ToyBackend,
+        limits: &Limits,
+    ) -> Option<Box<dyn Drafter>> {
+        match self {
+            ToyDrafter::None => None,
+            ToyDrafter::Nasty(nasty, cycle) => {
+                Some(Box::new(NastyDrafter::new(*nasty, model, suppress, cycle)))
+            }
+            ToyDrafter::Assistant => {
+                Some(Box::new(ToyAssistant::new(exports, backend, limits).expect("the toy has memory")))
+            }
+        }
+    }
+}
+
+/// An engine whose target is the toy, with [`toy_text`] for its text and [`TEXT_END`] for its end token.
+///
+/// # Panics
+/// If the sizes do not fit the toy.
+pub fn toy_engine(model: &ToyModel, sizes: Sizes, drafter: &ToyDrafter, suppress: &[TokenId]) -> Engine {
+    let limits = sizes.limits(&ToyTarget::description_of(model), Activation::F32).expect("sizes that fit");
+    let mut backend = ToyBackend::new(model);
+    let target = ToyTarget::load(model, &mut backend, &limits).expect("the toy has memory");
+    let drafter = drafter.make(model, suppress, target.exports(), &mut backend, &limits);
+    Engine::new(EngineParts {
+        backend: Box::new(backend),
+        target: Box::new(target),
+        drafter,
+        sizes,
+        end_tokens: vec![TEXT_END],
+        suppress: suppress.to_vec(),
+        text: Some(Arc::new(ToyDecoder)),
+    })
+    .expect("parts that fit")
+}
+
+/// [`toy_text`] of each token.
+pub struct ToyDecoder;
+
+impl TextDecoder for ToyDecoder {
+    fn detokenizer(&self) -> Box<dyn Detokenizer> {
+        Box::new(ToyDecoder)
+    }
+}
+
+impl Detokenizer for ToyDecoder {
+    fn push(&mut self, token: TokenId) -> String {
+        toy_text(token)
+    }
+
+    fn finish(&mut self) -> String {
+        String::new()
+    }
+}
