@@ -88,15 +88,21 @@ struct Weight<'a>(Option<(&'a [[f32; LANES]], &'a [f32])>);
 impl<'a> Weight<'a> {
     #[inline(always)]
     fn new(weight: Option<&'a [f32]>) -> Weight<'a> {
-        Weight(weight.map(|w| w.as_chunks()))
+        Weight(weight.map(<[f32]>::as_chunks))
     }
     #[inline(always)]
     fn chunk<V: Vector>(self, v: V, i: usize) -> V::F {
-        self.0.map_or(v.splat(1.0), |(chunks, _)| v.load(&chunks[i]))
+        match self.0 {
+            Some((chunks, _)) => v.load(&chunks[i]),
+            None => v.splat(1.0),
+        }
     }
     #[inline(always)]
     fn rest<V: Vector>(self, v: V) -> V::F {
-        self.0.map_or(v.splat(1.0), |(_, rest)| v.load_first(rest))
+        match self.0 {
+            Some((_, rest)) => v.load_first(rest),
+            None => v.splat(1.0),
+        }
     }
 }
 

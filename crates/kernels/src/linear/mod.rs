@@ -18,7 +18,7 @@ pub(crate) mod kernel;
 mod packed;
 pub mod reference;
 mod round;
-mod rows;
+pub(crate) mod rows;
 mod scalar;
 
 use std::ops::Range;

@@ -140,6 +140,13 @@ fn first(_: Avx2, n: usize) -> __m256i {
     unsafe { _mm256_loadu_si256(FIRST.as_ptr().add(from).cast()) }
 }
 
+/// True for lanes `start .. end` of eight.
+#[inline(always)]
+fn between(token: Avx2, start: usize, end: usize) -> __m256 {
+    // SAFETY: needs AVX2, which the token proves.
+    unsafe { _mm256_castsi256_ps(_mm256_andnot_si256(first(token, start), first(token, end))) }
+}
+
 impl Vector for Avx2 {
     #[inline(always)]
     fn load(self, x: &[f32; LANES]) -> Pair {
@@ -177,13 +184,7 @@ impl Vector for Avx2 {
     }
     #[inline(always)]
     fn lanes(self, start: usize, end: usize) -> Pair {
-        let half = |from: usize| {
-            let before_end = first(self, end.saturating_sub(from));
-            let before_start = first(self, start.saturating_sub(from));
-            // SAFETY: needs AVX2, which the token proves.
-            unsafe { _mm256_castsi256_ps(_mm256_andnot_si256(before_start, before_end)) }
-        };
-        (half(0), half(8))
+        (between(self, start, end), between(self, start.saturating_sub(8), end.saturating_sub(8)))
     }
     #[inline(always)]
     fn any(self, mask: Pair) -> bool {
@@ -199,6 +200,29 @@ impl Vector for Avx2 {
     fn max_lane(self, x: Pair) -> f32 {
         // SAFETY: needs AVX, which the token proves.
         unsafe { max_of_8(_mm256_max_ps(x.0, x.1)) }
+    }
+
+    const ROWS: usize = 2;
+    #[inline(always)]
+    fn fma_z(self, a: Pair, b: Pair, c: Pair) -> Pair {
+        self.fma(a, b, c)
+    }
+    #[inline(always)]
+    fn add_z(self, a: Pair, b: Pair) -> Pair {
+        self.add(a, b)
+    }
+    #[inline(always)]
+    fn bf16_pairs(self, pairs: &[u16; 2 * LANES]) -> (Pair, Pair) {
+        // SAFETY: the array holds 64 bytes; AVX is proved by the token.
+        let both = unsafe {
+            (_mm256_loadu_ps(pairs.as_ptr().cast()), _mm256_loadu_ps(pairs.as_ptr().add(LANES).cast()))
+        };
+        (self.shl::<16>(both), self.and(both, self.splat_bits(0xFFFF_0000)))
+    }
+    #[inline(always)]
+    fn prefetch<T>(self, line: *const T) {
+        // SAFETY: a prefetch is a hint that never faults; SSE is part of x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
     }
 }
 

@@ -145,4 +145,37 @@ impl Vector for Avx512 {
     fn max_lane(self, x: __m512) -> f32 {
         proved!(max_of_8(_mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x))))
     }
+
+    const ROWS: usize = 4;
+    #[inline(always)]
+    fn fma_z(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        self.fma(a, b, c)
+    }
+    #[inline(always)]
+    fn add_z(self, a: __m512, b: __m512) -> __m512 {
+        self.add(a, b)
+    }
+    #[inline(always)]
+    fn bf16_pairs(self, pairs: &[u16; 2 * LANES]) -> (__m512, __m512) {
+        // SAFETY: the array holds 64 bytes; AVX-512F is proved by the token.
+        let both = unsafe { _mm512_loadu_ps(pairs.as_ptr().cast()) };
+        (self.shl::<16>(both), self.and(both, self.splat_bits(0xFFFF_0000)))
+    }
+    #[inline(always)]
+    fn prefetch<T>(self, line: *const T) {
+        // SAFETY: a prefetch is a hint that never faults; SSE is part of x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
+    }
+}
+
+impl Avx512 {
+    /// Stores values that are exact in bf16 as bf16.
+    #[inline(always)]
+    pub(crate) fn store_bf16(self, x: __m512, out: &mut [u16; LANES]) {
+        // SAFETY: the array holds 32 bytes; AVX-512 F is proved by the token.
+        unsafe {
+            let halves = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(int!(x)));
+            _mm256_storeu_si256(out.as_mut_ptr().cast(), halves);
+        }
+    }
 }

@@ -64,6 +64,16 @@ pub(crate) trait Arith: Copy {
     fn with_sign_of(self, a: Self::F, b: Self::F) -> Self::F {
         self.or(self.abs(a), self.and(b, self.splat_bits(0x8000_0000)))
     }
+    /// To bf16 and back, as [`crate::numerics::round_bf16`].
+    #[inline(always)]
+    fn round_bf16(self, x: Self::F) -> Self::F {
+        let odd = self.and(self.shr::<16>(x), self.splat_bits(1));
+        let y = self.add_bits(x, self.add_bits(odd, self.splat_bits(0x7FFF)));
+        let y = self.and(y, self.splat_bits(0xFFFF_0000));
+        let tiny = self.lt(self.abs(y), self.splat(f32::MIN_POSITIVE));
+        let y = self.select(tiny, self.and(x, self.splat_bits(0x8000_0000)), y);
+        self.select(self.le(x, x), y, self.splat_bits(0x7FC0_0000))
+    }
     #[inline(always)]
     fn neg(self, a: Self::F) -> Self::F {
         self.add_bits(a, self.splat_bits(0x8000_0000))
@@ -85,6 +95,20 @@ pub(crate) trait Vector: Arith {
     fn sum(self, x: Self::F) -> f32;
     /// The same tree with [`Arith::max`].
     fn max_lane(self, x: Self::F) -> f32;
+
+    // What products need (`numerics`, "Products").
+
+    /// Rows that a product takes together: as many as the registers hold.
+    const ROWS: usize;
+    /// A step of a product. Vectors leave the flushing of subnormals to the processor: to be called under
+    /// [`crate::isa::with_flush`] only.
+    fn fma_z(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// An addition of a product, as [`Vector::fma_z`].
+    fn add_z(self, a: Self::F, b: Self::F) -> Self::F;
+    /// Sixteen pairs of bf16: the first of each pair, and the second, widened.
+    fn bf16_pairs(self, pairs: &[u16; 2 * LANES]) -> (Self::F, Self::F);
+    /// Asks for a cache line, which need not exist.
+    fn prefetch<T>(self, line: *const T);
 }
 
 /// Declares a function that runs a generic body, compiled for the level that its first argument proves.

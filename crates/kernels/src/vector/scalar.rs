@@ -1,7 +1,7 @@
 //! Plain f32 code: the reference of every vector form, and the level of processors without AVX2.
 
 use super::{Arith, Vector};
-use crate::numerics::LANES;
+use crate::numerics::{LANES, add_z, bf16_to_f32, fma_z};
 
 /// One number. Also serves the few values per row that are not worth a vector.
 #[derive(Clone, Copy, Debug)]
@@ -212,6 +212,25 @@ impl Vector for Scalar {
     fn max_lane(self, x: Lanes) -> f32 {
         tree(x, |a, b| Single.max(a, b))
     }
+
+    const ROWS: usize = 1;
+    #[inline(always)]
+    fn fma_z(self, a: Lanes, b: Lanes, c: Lanes) -> Lanes {
+        std::array::from_fn(|i| fma_z(a[i], b[i], c[i]))
+    }
+    #[inline(always)]
+    fn add_z(self, a: Lanes, b: Lanes) -> Lanes {
+        std::array::from_fn(|i| add_z(a[i], b[i]))
+    }
+    #[inline(always)]
+    fn bf16_pairs(self, pairs: &[u16; 2 * LANES]) -> (Lanes, Lanes) {
+        (
+            std::array::from_fn(|i| bf16_to_f32(pairs[2 * i])),
+            std::array::from_fn(|i| bf16_to_f32(pairs[2 * i + 1])),
+        )
+    }
+    #[inline(always)]
+    fn prefetch<T>(self, _: *const T) {}
 }
 
 /// Joins lane `i` with lane `i + w` for w = 8, 4, 2, 1.

@@ -1,0 +1,191 @@
+//! Cutting a call into units of work.
+//!
+//! Rows of one sequence that stand side by side share the keys that they read. Their (row, query head) pairs for one K/V
+//! head are cut into *items* of up to 64, which read each key once from memory; inside, tiles of 16 take each key together.
+//!
+//! ```text
+//! rows of a sequence x heads of a K/V head   0 ............ 63 | 64 ............ 127 | ..     items
+//!                                             0..15 | 16..31 | ..                             tiles
+//! keys of an item      split  split | split  split  split | split                             units, where threads need it
+//!                      grain  grain | grain ..                                                parts to fold
+//! ```
+//! An item that is too large a share of the call is cut into units of whole splits or whole spans of keys, each of which is
+//! kept as a part. Whoever finishes the last unit folds the parts, in the contract's order. How a call is cut changes
+//! no bit: the tree of folds is fixed by positions alone.
+
+use std::ops::Range;
+use std::sync::atomic::AtomicU32;
+
+use super::AttendRow;
+use super::layout::KvLayout;
+use super::part::TILE_ROWS;
+use crate::numerics::{KV_BLOCK, SPAN, SPLIT};
+
+/// The most (row, query head) pairs of an item.
+pub(super) const ITEM_PAIRS: usize = 4 * TILE_ROWS;
+/// Keys and values of less than this many bytes are not worth a unit of their own.
+const MIN_UNIT_BYTES: usize = 128 << 10;
+
+/// Pairs of rows and query heads that read the same K/V head of the same sequence.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    /// Row of the call that pair 0 belongs to.
+    pub(super) first_row: usize,
+    /// Pair `i` is row `first_row + i / group`, query head `i % group` of the K/V head.
+    pub(super) pairs: Range<usize>,
+    pub(super) kv_head: usize,
+    /// Absolute positions, from the first to the last that some row of the item sees.
+    pub(super) keys: Range<usize>,
+    /// `None`: one unit does it all.
+    pub(super) cut: Option<Cut>,
+}
+
+/// How the keys of an item are cut.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    /// Keys of a part: [`SPLIT`] or [`SPAN`].
+    pub(super) grain: usize,
+    /// Where its parts are kept: for each grain, one for each tile.
+    pub(super) first_slot: usize,
+}
+
+/// What one thread does in one go: some grains of an item.
+#[derive(Clone, Debug)]
+pub(super) struct Unit {
+    pub(super) item: usize,
+    /// Grains at absolute positions `grain * i ..`; without a cut, nothing.
+    pub(super) grains: Range<usize>,
+}
+
+impl Item {
+    pub(super) fn tiles(&self) -> usize {
+        self.pairs.len().div_ceil(TILE_ROWS)
+    }
+
+    /// The pairs of a tile.
+    pub(super) fn tile(&self, tile: usize) -> Range<usize> {
+        let start = self.pairs.start + tile * TILE_ROWS;
+        start..(start + TILE_ROWS).min(self.pairs.end)
+    }
+
+    /// Grains of `grain` keys at absolute positions that hold its keys.
+    pub(super) fn grains(&self, grain: usize) -> Range<usize> {
+        self.keys.start / grain..self.keys.end.div_ceil(grain)
+    }
+
+    fn work(&self) -> usize {
+        self.grains(SPLIT).len() * self.tiles()
+    }
+}
+
+/// Units of a call. Kept and refilled, so that a call allocates nothing once the largest has been seen.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub(super) items: Vec<Item>,
+    pub(super) units: Vec<Unit>,
+    /// For each item, units that are not finished.
+    pub(super) waiting: Vec<AtomicU32>,
+}
+
+/// What a plan depends on beside the rows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) layout: KvLayout,
+    /// Query heads of a K/V head.
+    pub(super) group: usize,
+    pub(super) threads: usize,
+    /// Parts that can be kept.
+    pub(super) slots: usize,
+}
+
+impl Plan {
+    pub(super) fn reserve(&mut self, items: usize, threads: usize) {
+        self.items.reserve(items);
+        self.units.reserve(items + 8 * threads);
+        self.waiting.reserve(items);
+    }
+
+    /// Cuts a call. Panics if a block table does not cover what its row sees, or names a block beyond `n_blocks`.
+    pub(super) fn make(&mut self, rows: &[AttendRow<'_>], n_blocks: usize, shape: Shape) {
+        self.items.clear();
+        self.units.clear();
+        self.waiting.clear();
+        let mut first = 0;
+        for rows in rows.chunk_by(|a, b| std::ptr::eq(a.block_table, b.block_table)) {
+            self.add_sequence(rows, first, n_blocks, shape);
+            first += rows.len();
+        }
+        self.cut(shape);
+    }
+
+    fn add_sequence(&mut self, rows: &[AttendRow<'_>], first_row: usize, n_blocks: usize, shape: Shape) {
+        let pairs = rows.len() * shape.group;
+        for start in (0..pairs).step_by(ITEM_PAIRS) {
+            let pairs = start..(start + ITEM_PAIRS).min(pairs);
+            let keys = hull(&rows[pairs.start / shape.group..pairs.end.div_ceil(shape.group)]);
+            let blocks = keys.start / KV_BLOCK..keys.end.div_ceil(KV_BLOCK);
+            let named = rows[0].block_table.get(blocks);
+            assert!(
+                named.is_some_and(|ids| ids.iter().all(|id| (*id as usize) < n_blocks)),
+                "attend: the block table of row {first_row} does not hold positions {keys:?}, or has ids beyond {n_blocks}"
+            );
+            self.items.extend((0..shape.layout.kv_heads).map(|kv_head| Item {
+                first_row,
+                pairs: pairs.clone(),
+                kv_head,
+                keys: keys.clone(),
+                cut: None,
+            }));
+        }
+    }
+
+    /// Decides which items are cut, and makes the units.
+    fn cut(&mut self, shape: Shape) {
+        let work: usize = self.items.iter().map(Item::work).sum();
+        let pieces = if self.items.len().is_multiple_of(shape.threads) { 1 } else { 4 };
+        let split_bytes = shape.layout.layer_block_bytes() / shape.layout.kv_heads * (SPLIT / KV_BLOCK);
+        let target = (work / (pieces * shape.threads)).max(MIN_UNIT_BYTES / split_bytes).max(1);
+        let mut free = shape.slots;
+        let mut first_slot = 0;
+        for (index, item) in self.items.iter_mut().enumerate() {
+            let pieces = item.work().div_ceil(target);
+            let grain = if shape.threads == 1 { None } else { grain(item, pieces, free) };
+            item.cut = grain.map(|grain| Cut { grain, first_slot });
+            let Some(grain) = grain else {
+                self.units.push(Unit { item: index, grains: 0..0 });
+                self.waiting.push(AtomicU32::new(1));
+                continue;
+            };
+            let grains = item.grains(grain);
+            let slots = grains.len() * item.tiles();
+            (free, first_slot) = (free - slots, first_slot + slots);
+            let per_unit = grains.len().div_ceil(pieces);
+            let units = grains.clone().step_by(per_unit);
+            self.waiting.push(AtomicU32::new(units.len() as u32));
+            let end = grains.end;
+            self.units.extend(units.map(|g| Unit { item: index, grains: g..(g + per_unit).min(end) }));
+        }
+    }
+}
+
+/// The grain in which an item is cut into about `pieces` pieces, if it is to be and `free` parts can be kept: splits for
+/// even pieces, spans where there are enough of them.
+fn grain(item: &Item, pieces: usize, free: usize) -> Option<usize> {
+    let fits = |grain: usize| item.grains(grain).len() * item.tiles() <= free;
+    let (splits, spans) = (item.grains(SPLIT).len(), item.grains(SPAN).len());
+    if pieces < 2 || splits < 2 {
+        return None;
+    }
+    if (spans < 2 * pieces || spans < 2) && fits(SPLIT) {
+        return Some(SPLIT);
+    }
+    (spans >= 2 && fits(SPAN)).then_some(SPAN)
+}
+
+/// From the first to the last position that some row sees.
+fn hull(rows: &[AttendRow<'_>]) -> Range<usize> {
+    let seen = rows.iter().map(|row| &row.visible).filter(|visible| !visible.is_empty());
+    let start = seen.clone().map(|visible| visible.start).min().unwrap_or(0);
+    let end = seen.map(|visible| visible.end).max().unwrap_or(0);
+    start as usize..end as usize
+}
