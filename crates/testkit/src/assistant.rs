@@ -49,7 +49,7 @@ impl ToyAssistant {
         for &layer in &self.layers {
             backend.run(&Op::Attend { q: x, layer, n_heads: 1, scale: 1.0, out: x }, pass.all());
         }
-        let head = Op::Logits { x, w: self.head, softcap: None, first_row: 0, out: logits };
+        let head = Op::Logits { x, w: self.head, first_row: 0, out: logits };
         backend.run(&head, pass.wanted_rows());
         backend.run(&Op::ChooseDraft { logits, step: step as u32 }, pass.wanted_rows());
         backend.run(&Op::WriteSlots { src: x, out: self.state }, pass.all());

@@ -2,9 +2,9 @@
 
 use paceline_backend::slot_states::{ResolvedRow, SlotStates};
 use paceline_backend::{
-    Activation, Backend, BackendError, BackendInfo, Buf, ExpertSource, Experts, KV_BLOCK, KvBlockId, KvGroup,
-    KvGroupSpec, KvLayer, Matrix, MatrixSource, Op, Pass, Rope, RopeSpec, RowSet, Rows, SlotId, SlotInit,
-    SlotReport, Table, TableSource, TokenId, Vector,
+    Activation, Backend, BackendError, BackendInfo, Buf, ClusterHead, ExpertSource, Experts, KV_BLOCK,
+    KvBlockId, KvGroup, KvGroupSpec, KvLayer, Matrix, MatrixSource, Op, Pass, Rope, RopeSpec, RowSet,
+    RowSource, Rows, SlotId, SlotInit, SlotReport, Table, TableSource, TokenId, Vector,
 };
 
 use super::model::ToyModel;
@@ -128,14 +128,15 @@ impl ToyBackend {
                 let hash = self.hash(src, self.states.row_index(RowSet::Wanted, at));
                 self.set_hash(out, at, hash);
             }
-            Op::Logits { x, w, first_row, out, .. } => self.logits(x, w, out, at - first_row, at, row),
-            Op::Choose { logits, first_row } => {
+            Op::Logits { x, w, first_row, out } => self.logits(x, w, out, at - first_row, at, row),
+            Op::Choose { logits, first_row, .. } => {
                 let logits = self.buffers[logits.index as usize].row(at - first_row);
-                let token = ToyModel::choose(logits, self.states.suppressed(row.slot));
+                let suppressed = self.states.suppressed(row.slot);
+                let token = ToyModel::choose(logits, |token| suppressed.contains(&token.0));
                 self.states.set_chosen(at, token);
             }
             Op::ChooseDraft { logits, step } => {
-                let token = ToyModel::choose(self.buffers[logits.index as usize].row(at), &[]);
+                let token = ToyModel::choose(self.buffers[logits.index as usize].row(at), |_| false);
                 self.states.put_draft(row.slot, step as usize, token.unwrap_or_default());
             }
             Op::ReadSlots { src, out, .. } => self.set_hash(out, at, self.hash(src, row.slot.0 as usize)),
@@ -176,6 +177,15 @@ impl Backend for ToyBackend {
     }
 
     fn experts(&mut self, _experts: &[ExpertSource<'_>]) -> Result<Experts, BackendError> {
+        panic!("the toy has no weights")
+    }
+
+    fn cluster_head(
+        &mut self,
+        _head: &dyn RowSource,
+        _order: &[u32],
+        _n_clusters: usize,
+    ) -> Result<ClusterHead, BackendError> {
         panic!("the toy has no weights")
     }
 

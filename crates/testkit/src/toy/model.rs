@@ -121,13 +121,13 @@ impl ToyModel {
     }
 
     /// The largest logit that may be chosen; ties to the lowest id; `None` if a logit is not finite.
-    pub(crate) fn choose(logits: &[f32], suppress: &[TokenId]) -> Option<TokenId> {
+    pub(crate) fn choose(logits: &[f32], suppressed: impl Fn(TokenId) -> bool) -> Option<TokenId> {
         let mut best: Option<usize> = None;
         for (id, &logit) in logits.iter().enumerate() {
             if !logit.is_finite() {
                 return None;
             }
-            if !suppress.contains(&TokenId(id as u32)) && best.is_none_or(|best| logit > logits[best]) {
+            if !suppressed(TokenId(id as u32)) && best.is_none_or(|best| logit > logits[best]) {
                 best = Some(id);
             }
         }
@@ -194,7 +194,7 @@ impl ToyText {
             self.read(position);
         }
         self.n_read = self.tokens.len();
-        let token = ToyModel::choose(&self.logits, suppress)?;
+        let token = ToyModel::choose(&self.logits, |token| suppress.contains(&token))?;
         self.tokens.push(token);
         Some(token)
     }

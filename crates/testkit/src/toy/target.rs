@@ -143,8 +143,8 @@ impl Target for ToyTarget {
         backend.run(&Op::GatherRows { src: x, out: wanted }, pass.wanted_rows());
         for rows in pass.wanted_rows().pieces(self.logit_rows) {
             let (w, first_row) = (self.exports.head, rows.start);
-            backend.run(&Op::Logits { x: wanted, w, softcap: None, first_row, out: logits }, rows);
-            backend.run(&Op::Choose { logits, first_row }, rows);
+            backend.run(&Op::Logits { x: wanted, w, first_row, out: logits }, rows);
+            backend.run(&Op::Choose { logits, softcap: None, first_row }, rows);
         }
     }
 }
