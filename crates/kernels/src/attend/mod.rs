@@ -10,6 +10,8 @@
 //! A row's bits depend on its own query and the keys that it sees. Rows of a tile never mix; panels of keys that no row of a
 //! tile sees are left out, which adds +0; what the products read beside the visible keys has weight +0 and is finite.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod kernel;
 mod layout;
 mod part;
@@ -25,6 +27,8 @@ pub use layout::{KvLayout, MAX_HEAD_DIM};
 pub use store::{KvPlace, KvStore};
 
 use crate::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::isa::{Amx, Avx512};
 use crate::linear::rows::SharedRows;
 use crate::linear::{RowsMut, RowsRef};
 use crate::memory::{Disjoint, HugeBuf, OutOfMemory};
@@ -144,6 +148,13 @@ pub fn attend(
     assert_eq!(team.threads(), scratch.threads, "attend: scratch of another team");
     let call = AttendCall { layer, rows, q, out };
     if let Some(tiles) = layer.store.tiles::<u16>() {
+        #[cfg(target_arch = "x86_64")]
+        if let (Some(amx), Some(v)) = (isa.amx(), isa.avx512()) {
+            // SAFETY: the token proves AVX-512 F, BW, DQ and VL, and with them AVX2 and FMA.
+            return run(team, scratch, call, tiles, |call, unit, memory| unsafe {
+                unit_amx(amx, v, call, unit, memory);
+            });
+        }
         run(team, scratch, call, tiles, |call, unit, memory| unit_bf16(isa, call, unit, memory));
     } else if let Some(tiles) = layer.store.tiles::<f32>() {
         run(team, scratch, call, tiles, |call, unit, memory| unit_f32(isa, call, unit, memory));
@@ -161,6 +172,7 @@ struct AttendCall<'a> {
 /// Memory of the thread that does a unit.
 struct Memory<'a> {
     wide: &'a mut [f32],
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
     narrow: &'a mut [u16],
     results: &'a mut [f32],
 }
@@ -217,6 +229,13 @@ per_level! {
 }
 per_level! {
     fn unit_f32(call: &Call<'_, f32>, unit: &Unit, memory: Memory<'_>) = unit_of;
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+fn unit_amx(amx: Amx, v: Avx512, call: &Call<'_, u16>, unit: &Unit, memory: Memory<'_>) {
+    let work = Workspace::new(memory.narrow, memory.results, call.d_tiles);
+    unit::run(&amx::AmxKernel::new(amx, v), call, unit, work);
 }
 
 #[inline(always)]

@@ -54,8 +54,9 @@ impl<'a, E: Element> Call<'a, E> {
         let table = self.rows[item.first_row].block_table;
         let in_split = split * (SPLIT / KV_BLOCK)..(split + 1) * (SPLIT / KV_BLOCK);
         let seen = item.keys.start / KV_BLOCK..item.keys.end.div_ceil(KV_BLOCK);
-        for block in in_split.start.max(seen.start)..in_split.end.min(seen.end) {
-            let id = self.first_block + table[block] as usize;
+        let blocks = in_split.start.max(seen.start)..in_split.end.min(seen.end);
+        for (block, id) in blocks.clone().zip(&table[blocks]) {
+            let id = self.first_block + *id as usize;
             let head = (id * self.kv_heads + item.kv_head) * 2 * PANELS * self.d_tiles;
             for panel in 0..PANELS {
                 let at = (block - in_split.start) * PANELS + panel;

@@ -7,7 +7,7 @@
 //! A chunk is a few whole panels of outputs, and a thread does all of it: so neither threads nor chunks nor rows can
 //! change the order in which an output's terms are added, which `reference` states and every kernel keeps.
 #[cfg(target_arch = "x86_64")]
-mod amx;
+pub(crate) mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]

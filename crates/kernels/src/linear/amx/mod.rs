@@ -11,7 +11,7 @@
 //! | 17..=32 | [`two_groups`]: two tiles of rows, one panel | reading the weights |
 //! | every further 32 | [`blocked`] | the multiplier and the L2 cache |
 mod blocked;
-mod tiles;
+pub(crate) mod tiles;
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 

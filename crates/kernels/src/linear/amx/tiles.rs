@@ -5,17 +5,17 @@ use super::GROUP;
 use crate::isa::Amx;
 
 /// Bytes of a row of a tile.
-pub(super) const ROW_BYTES: usize = 64;
+pub(crate) const ROW_BYTES: usize = 64;
 
 /// The tile registers of this thread, in use until this is dropped: what stays configured makes every switch of threads
 /// save 8 KB.
 ///
 /// The compiler knows nothing of tile registers and so never touches them: what one `asm!` leaves there is there for the
 /// next. (Their register class cannot be named as clobbered without the unstable target feature.)
-pub(super) struct Tiles(());
+pub(crate) struct Tiles(());
 
 /// Numbers of rows of the eight tiles; all rows are 64 bytes.
-pub(super) type Rows = [usize; 8];
+pub(crate) type Rows = [usize; 8];
 
 /// What `ldtilecfg` reads.
 #[repr(C, align(64))]
@@ -28,12 +28,12 @@ struct Configuration {
 }
 
 impl Tiles {
-    pub(super) fn new(_: Amx) -> Tiles {
+    pub(crate) fn new(_: Amx) -> Tiles {
         Tiles(())
     }
 
     /// Sets the numbers of rows and zeroes all tiles. Panics unless each is 1 to 16.
-    pub(super) fn configure(&self, rows: Rows) {
+    pub(crate) fn configure(&self, rows: Rows) {
         let mut configuration = Configuration {
             palette: 1,
             start_row: 0,
@@ -58,7 +58,7 @@ impl Tiles {
     /// # Safety
     /// The tiles are configured.
     #[inline(always)]
-    pub(super) unsafe fn zero<const T: u8>(&self) {
+    pub(crate) unsafe fn zero<const T: u8>(&self) {
         // SAFETY: AMX may be used (`Tiles`); the tile is configured (the caller's promise).
         unsafe { asm!("tilezero tmm{t}", t = const T, options(nostack, preserves_flags)) };
     }
@@ -68,7 +68,7 @@ impl Tiles {
     /// # Safety
     /// The tiles are configured, and that many rows of 64 bytes can be read.
     #[inline(always)]
-    pub(super) unsafe fn load<const T: u8, E>(&self, from: *const E, stride: usize) {
+    pub(crate) unsafe fn load<const T: u8, E>(&self, from: *const E, stride: usize) {
         // SAFETY: AMX may be used (`Tiles`); the rest is the caller's promise.
         unsafe {
             asm!("tileloadd tmm{t}, [{from} + {stride}*1]", t = const T, from = in(reg) from, stride = in(reg) stride,
@@ -81,7 +81,7 @@ impl Tiles {
     /// # Safety
     /// The tiles are configured, and that many rows of 64 bytes can be written.
     #[inline(always)]
-    pub(super) unsafe fn store<const T: u8>(&self, to: *mut f32, stride: usize) {
+    pub(crate) unsafe fn store<const T: u8>(&self, to: *mut f32, stride: usize) {
         // SAFETY: AMX may be used (`Tiles`); the rest is the caller's promise.
         unsafe {
             asm!("tilestored [{to} + {stride}*1], tmm{t}", t = const T, to = in(reg) to, stride = in(reg) stride,
@@ -94,7 +94,7 @@ impl Tiles {
     /// # Safety
     /// The tiles are configured: `C` and `A` with one number of rows, `B` with 16.
     #[inline(always)]
-    pub(super) unsafe fn multiply<const C: u8, const A: u8, const B: u8>(&self) {
+    pub(crate) unsafe fn multiply<const C: u8, const A: u8, const B: u8>(&self) {
         // SAFETY: AMX may be used (`Tiles`); the shapes fit together (the caller's promise).
         unsafe {
             asm!("tdpbf16ps tmm{c}, tmm{a}, tmm{b}", c = const C, a = const A, b = const B,
