@@ -82,11 +82,11 @@ pub trait Backend: Send {
     /// What the source says, parts that do not fit, no memory.
     fn matrix(&mut self, source: MatrixSource<'_>) -> Result<Matrix, BackendError>;
 
-    /// Packs the experts of a layer.
+    /// Packs the experts of a layer, of which a row uses `top_k`.
     ///
     /// # Errors
     /// As [`Backend::matrix`].
-    fn experts(&mut self, experts: &[ExpertSource<'_>]) -> Result<Experts, BackendError>;
+    fn experts(&mut self, experts: &[ExpertSource<'_>], top_k: usize) -> Result<Experts, BackendError>;
 
     /// Packs an output head by clusters: `order` lists the token ids of cluster 0, then those of cluster 1, and so on; each id once.
     ///

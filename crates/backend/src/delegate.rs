@@ -12,8 +12,9 @@ macro_rules! delegate_load_and_peek {
         fn experts(
             &mut self,
             experts: &[crate::ExpertSource<'_>],
+            top_k: usize,
         ) -> Result<crate::Experts, crate::BackendError> {
-            self.inner.experts(experts)
+            self.inner.experts(experts, top_k)
         }
         fn cluster_head(
             &mut self,

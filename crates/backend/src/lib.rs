@@ -11,6 +11,7 @@
 
 mod backend;
 mod checked;
+pub mod cpu;
 
 mod delegate;
 
@@ -25,6 +26,7 @@ mod source;
 pub use backend::{Backend, BackendError, BackendInfo};
 
 pub use checked::{Checked, Mismatch};
+pub use cpu::{CpuBackend, CpuOptions};
 pub use handle::{Buf, ClusterHead, Experts, KvGroup, KvLayer, Matrix, Rope, Table, Vector};
 pub use op::{KvWrite, Mark, Op, OpOperands, ValueSource};
 pub use paceline_kernels::numerics::{Activation, CONTRACT_VERSION, KV_BLOCK};

@@ -181,6 +181,3 @@ fn promise(state: &State<'_>, rows: &[PlannedRows], free: &mut [usize]) {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

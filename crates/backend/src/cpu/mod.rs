@@ -7,6 +7,7 @@ mod ops;
 mod paged;
 mod storage;
 
+use paceline_kernels::attend::{AttendRow, AttendScratch};
 use paceline_kernels::isa::{Isa, Level};
 use paceline_kernels::linear::Context;
 use paceline_kernels::memory::OutOfMemory;
@@ -14,16 +15,19 @@ use paceline_kernels::numerics::Activation;
 use paceline_kernels::pool::Team;
 use paceline_kernels::rope::Rope as RopeTable;
 use paceline_kernels::router::Routed;
-use paceline_kernels::select::{Choice, Chooser};
+use paceline_kernels::select::{Choice, Chooser, Top};
 
-use crate::handle::{Buf, Experts, KvGroup, KvLayer, Matrix, Rope, Table, Vector};
+use crate::handle::{Buf, ClusterHead, Experts, KvGroup, KvLayer, Matrix, Rope, Table, Vector};
 use crate::slot_states::SlotStates;
 use crate::{
-    Backend, BackendError, BackendInfo, ExpertSource, KvBlockId, KvGroupSpec, MatrixSource, Op, Pass, RopeSpec,
-    Rows, SlotId, SlotInit, SlotReport, TableSource, TokenId,
+    Backend, BackendError, BackendInfo, ExpertSource, KvBlockId, KvGroupSpec, MatrixSource, Op, Pass,
+    RopeSpec, RowSource, Rows, SlotId, SlotInit, SlotReport, TableSource, TokenId,
 };
 use paged::PagedGroup;
-use storage::{Buffer, ExpertSet, StoredMatrix, StoredTable};
+use storage::{Buffer, ExpertSet, StoredClusterHead, StoredMatrix, StoredTable};
+
+/// Query heads that share a K/V head, for the sizes of scratch memory; more would cost an allocation.
+const QUERIES_PER_KV_HEAD: usize = 16;
 
 /// How a CPU backend runs.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +48,7 @@ pub struct CpuBackend {
     context: Context,
     matrices: Vec<StoredMatrix>,
     experts: Vec<ExpertSet>,
+    cluster_heads: Vec<StoredClusterHead>,
     vectors: Vec<Vec<f32>>,
     tables: Vec<StoredTable>,
     ropes: Vec<RopeTables>,
@@ -62,6 +67,12 @@ pub struct CpuBackend {
     chooser: Chooser,
     /// Choices of the rows of an op.
     choices: Vec<Choice>,
+    top: Top,
+    attend: AttendScratch,
+    /// Rows of an attention op; empty between ops.
+    attend_rows: Vec<AttendRow<'static>>,
+    /// Clusters of a row.
+    clusters: Vec<u32>,
 }
 
 /// Rotary frequencies, and the tables of the rows of the current pass.
@@ -101,6 +112,7 @@ impl CpuBackend {
             context,
             matrices: Vec::new(),
             experts: Vec::new(),
+            cluster_heads: Vec::new(),
             vectors: Vec::new(),
             tables: Vec::new(),
             ropes: Vec::new(),
@@ -114,6 +126,10 @@ impl CpuBackend {
             routed: Vec::new(),
             chooser: Chooser::default(),
             choices: Vec::new(),
+            top: Top::default(),
+            attend: AttendScratch::new(threads).map_err(out_of_memory("scratch of attention"))?,
+            attend_rows: Vec::new(),
+            clusters: Vec::new(),
         })
     }
 
@@ -124,9 +140,10 @@ impl CpuBackend {
 
     fn weight_bytes(&self) -> usize {
         let matrices: usize = self.matrices.iter().map(StoredMatrix::bytes).sum();
+        let heads: usize = self.cluster_heads.iter().map(|head| head.matrix.bytes()).sum();
         let experts: usize = self.experts.iter().map(ExpertSet::bytes).sum();
         let vectors: usize = self.vectors.iter().map(|vector| size_of_val(&vector[..])).sum();
-        matrices + experts + vectors
+        matrices + heads + experts + vectors
     }
 }
 
@@ -149,11 +166,23 @@ impl Backend for CpuBackend {
         Ok(Matrix { index: (self.matrices.len() - 1) as u32, outputs, inputs })
     }
 
-    fn experts(&mut self, experts: &[ExpertSource<'_>]) -> Result<Experts, BackendError> {
-        let set = ExpertSet::pack(self.context.team(), experts)?;
-        self.widest_input = self.widest_input.max(set.widest_input());
+    fn experts(&mut self, experts: &[ExpertSource<'_>], top_k: usize) -> Result<Experts, BackendError> {
+        let set = ExpertSet::pack(self.context.team(), experts, top_k)?;
         self.experts.push(set);
         Ok(Experts { index: (self.experts.len() - 1) as u32, count: experts.len() as u32 })
+    }
+
+    fn cluster_head(
+        &mut self,
+        head: &dyn RowSource,
+        order: &[u32],
+        n_clusters: usize,
+    ) -> Result<ClusterHead, BackendError> {
+        let stored = StoredClusterHead::pack(self.context.team(), head, order, n_clusters)?;
+        self.widest_input = self.widest_input.max(head.columns());
+        let cluster_size = stored.groups.size as u32;
+        self.cluster_heads.push(stored);
+        Ok(ClusterHead { index: (self.cluster_heads.len() - 1) as u32, cluster_size })
     }
 
     fn vector(&mut self, values: &[f32]) -> Vector {
@@ -199,12 +228,22 @@ impl Backend for CpuBackend {
         }
         for group in &mut self.groups {
             group.reserve(n_slots, capacity);
+            let layout = group.store().layout();
+            let n_heads = layout.kv_heads * QUERIES_PER_KV_HEAD;
+            let reserved = self.attend.reserve(layout, n_heads, max_rows, capacity);
+            reserved.map_err(out_of_memory("scratch of attention"))?;
         }
+        self.attend_rows.reserve(max_rows);
         for buffer in &self.buffers {
             // Any buffer may hold logits; the widest decides.
             self.chooser.reserve(buffer.n_rows(), buffer.width());
         }
         self.choices.reserve(max_rows);
+        for set in &self.experts {
+            let reserved = self.context.reserve_experts(max_rows, set.top_k, set.weights());
+            reserved.map_err(out_of_memory("scratch of experts"))?;
+            self.routed.reserve(max_rows * set.top_k);
+        }
         let reserved = self.context.reserve(max_rows, self.widest_input);
         reserved.map_err(out_of_memory("scratch of products"))
     }

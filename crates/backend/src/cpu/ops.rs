@@ -1,7 +1,9 @@
 //! The ops on the CPU: which buffers, which kernel.
 
+use paceline_kernels::attend::{self, AttendLayer, AttendRow};
 use paceline_kernels::each_row::{each_row, each_row_pair};
-use paceline_kernels::linear::{linear, linear_gated, linear_gated_by};
+use paceline_kernels::experts::{self, Routes};
+use paceline_kernels::linear::{linear, linear_gated, linear_gated_by, linear_groups};
 use paceline_kernels::norm::{RmsNorm, add_norm, add_norm_then, rms_norm, rms_norm_in_place};
 use paceline_kernels::rope;
 use paceline_kernels::router::{Routed, route};
@@ -18,6 +20,12 @@ fn two(buffers: &mut [Buffer], from: Buf, to: Buf) -> (&Buffer, &mut Buffer) {
         .get_disjoint_mut([from.index as usize, to.index as usize])
         .expect("an op's input and output are different buffers of this backend");
     (from, to)
+}
+
+/// The same memory, empty, free of what its elements borrowed.
+fn emptied(mut rows: Vec<AttendRow<'_>>) -> Vec<AttendRow<'static>> {
+    rows.clear();
+    rows.into_iter().map(|_| unreachable!("cleared above")).collect()
 }
 
 impl CpuBackend {
@@ -38,6 +46,8 @@ impl CpuBackend {
             Op::GatherRows { src, out } => self.gather_rows(rows, src, out),
             Op::Choose { logits, softcap, first_row } => self.choose(rows, logits, softcap, first_row),
             Op::ChooseDraft { logits, step } => self.choose_draft(rows, logits, step as usize),
+            Op::ClusterLogits { .. } => self.cluster_logits(op, rows),
+            Op::ChooseClustered { .. } => self.choose_clustered(op, rows),
             Op::Commit => self.slots.commit(),
             Op::KeepCommitted { src, out } => self.keep_committed(src, out),
             Op::ReadSlots { src, out, column } => self.read_slots(rows, src, out, column as usize),
@@ -57,7 +67,8 @@ impl CpuBackend {
     }
 
     fn per_layer_inputs(&mut self, op: &Op, rows: Rows) {
-        let &Op::PerLayerInputs { table, table_scale, projected, projection_scale, norm, eps, out } = op else {
+        let &Op::PerLayerInputs { table, table_scale, projected, projection_scale, norm, eps, out } = op
+        else {
             unreachable!("dispatched by kind")
         };
         let Self { tables, matrices, gathered, buffers, slots, vectors, activation, isa, .. } = self;
@@ -130,7 +141,9 @@ impl CpuBackend {
         let Some((next, out)) = next else {
             let (h, x) = two(buffers, h, x);
             let (h, x) = (h.rows(start, n), x.rows_mut(start, n));
-            return each_row(context.team(), x, width, |r, x| add_norm(*isa, x, h.row(r, width), norm, scale));
+            return each_row(context.team(), x, width, |r, x| {
+                add_norm(*isa, x, h.row(r, width), norm, scale)
+            });
         };
         let next = RmsNorm { weight: Some(&vectors[next.index as usize]), eps };
         let [x, h, out] = buffers
@@ -181,7 +194,8 @@ impl CpuBackend {
                 }
             }
             for (h, head) in qk.chunks_exact_mut(d).enumerate() {
-                let norm = if h < n_heads as usize { q_norm } else { k_norm.expect("K heads come with K's norm") };
+                let norm =
+                    if h < n_heads as usize { q_norm } else { k_norm.expect("K heads come with K's norm") };
                 rms_norm_in_place(isa, head, norm);
                 rope::apply(isa, head, cos, sin);
             }
@@ -197,6 +211,30 @@ impl CpuBackend {
         }
     }
 
+    fn attend(&mut self, op: &Op, rows: Rows) {
+        let &Op::Attend { q, layer, n_heads, scale, out } = op else { unreachable!("dispatched by kind") };
+        let Self { context, buffers, groups, slots, isa, attend, attend_rows, .. } = self;
+        let group = &groups[layer.group.index as usize];
+        let mut seen: Vec<AttendRow<'_>> = std::mem::take(attend_rows);
+        seen.extend((0..rows.len).map(|r| {
+            let row = slots.resolved(rows, r);
+            AttendRow {
+                block_table: group.table(row.slot),
+                visible: group.visible(row.position, row.visible_end),
+            }
+        }));
+        let layer = AttendLayer {
+            store: group.store(),
+            layer: layer.layer as usize,
+            n_heads: n_heads as usize,
+            scale,
+        };
+        let (q, out) = two(buffers, q, out);
+        let (q, out) = (q.rows(rows.start, rows.len), out.rows_mut(rows.start, rows.len));
+        attend::attend(*isa, context.team(), attend, layer, &seen, q, out);
+        *attend_rows = emptied(seen);
+    }
+
     fn route(&mut self, op: &Op, rows: Rows) {
         let &Op::Route { x, scale, proj, per_expert, top_k, eps, normed, prob, routes } = op else {
             unreachable!("dispatched by kind")
@@ -207,7 +245,12 @@ impl CpuBackend {
         let norm = RmsNorm { weight: Some(&vectors[scale.index as usize]), eps };
         let (from, to) = two(buffers, x, normed);
         for r in start..start + n {
-            rms_norm(*isa, &from.row(r)[..scale.len as usize], norm, &mut to.row_mut(r)[..scale.len as usize]);
+            rms_norm(
+                *isa,
+                &from.row(r)[..scale.len as usize],
+                norm,
+                &mut to.row_mut(r)[..scale.len as usize],
+            );
         }
         self.product(&Op::Linear { x: normed, w: proj, out: prob }, rows);
         let Self { buffers, vectors, isa, routed, .. } = self;
@@ -226,7 +269,7 @@ impl CpuBackend {
 
     fn run_experts(&mut self, op: &Op, rows: Rows) {
         let &Op::Experts { x, routes, experts: set, out } = op else { unreachable!("dispatched by kind") };
-        let Self { context, buffers, experts, routed, activation, .. } = self;
+        let Self { context, buffers, experts: sets, routed, activation, .. } = self;
         let [x, routes, out] = buffers
             .get_disjoint_mut([x, routes, out].map(|buf| buf.index as usize))
             .expect("an op's inputs and output are different buffers of this backend");
@@ -236,10 +279,10 @@ impl CpuBackend {
             let pairs = routes.row(r).chunks_exact(2);
             routed.extend(pairs.map(|pair| Routed { expert: pair[0] as u32, weight: pair[1] }));
         }
-        let set = &experts[set.index as usize];
-        let top_k = routed.len() / n.max(1);
+        let set = &sets[set.index as usize];
+        let routes = Routes { routed, top_k: set.top_k };
         let (x, out) = (x.rows(start, n), out.rows_mut(start, n));
-        set.run(context, x, *activation, routed, top_k, out);
+        experts::experts(context, x, *activation, routes, set.weights(), out);
     }
 
     fn gather_rows(&mut self, rows: Rows, src: Buf, out: Buf) {
@@ -275,6 +318,47 @@ impl CpuBackend {
         let slots = &*slots;
         let rules = |r| LogitRules { softcap, suppressed: slots.suppressed(slots.resolved(rows, r).slot) };
         chooser.greedy(*isa, context.team(), logits, rules, choices);
+    }
+
+    fn cluster_logits(&mut self, op: &Op, rows: Rows) {
+        let &Op::ClusterLogits { x, scores, head, clusters, out } = op else {
+            unreachable!("dispatched by kind")
+        };
+        let Self { context, buffers, cluster_heads, activation, top, clusters: chosen, .. } = self;
+        let head = &cluster_heads[head.index as usize];
+        let [x, scores, clusters, out] = buffers
+            .get_disjoint_mut([x, scores, clusters, out].map(|buf| buf.index as usize))
+            .expect("an op's inputs and outputs are different buffers of this backend");
+        chosen.resize(clusters.width(), 0);
+        for r in rows.range() {
+            top.largest(scores.row(r), chosen);
+            clusters.row_mut(r).iter_mut().zip(&*chosen).for_each(|(to, &cluster)| *to = cluster as f32);
+            let x = &x.row(r)[..head.matrix.k()];
+            linear_groups(context, x, *activation, &head.matrix, head.groups, chosen, out.row_mut(r));
+        }
+    }
+
+    /// The largest logit, the lowest id of equals; token 0 if none is above -inf (a draft like any other).
+    fn choose_clustered(&mut self, op: &Op, rows: Rows) {
+        let &Op::ChooseClustered { clusters, logits, head, step } = op else {
+            unreachable!("dispatched by kind")
+        };
+        let Self { buffers, cluster_heads, slots, .. } = self;
+        let head = &cluster_heads[head.index as usize];
+        let (clusters, logits) = (&buffers[clusters.index as usize], &buffers[logits.index as usize]);
+        for r in 0..rows.len {
+            let mut best = (f32::NEG_INFINITY, 0);
+            let logits = logits.row(rows.start + r).chunks_exact(head.groups.size);
+            for (&cluster, logits) in clusters.row(rows.start + r).iter().zip(logits) {
+                let tokens = &head.order[cluster as usize * head.groups.size..];
+                for (&logit, &token) in logits.iter().zip(tokens) {
+                    if logit > best.0 || (logit == best.0 && token < best.1) {
+                        best = (logit, token);
+                    }
+                }
+            }
+            slots.put_draft(slots.resolved(rows, r).slot, step as usize, TokenId(best.1));
+        }
     }
 
     fn keep_committed(&mut self, src: Buf, out: Buf) {

@@ -16,7 +16,11 @@ pub(super) struct PagedGroup {
 }
 
 impl PagedGroup {
-    pub(super) fn new(spec: KvGroupSpec, activation: Activation, n_blocks: usize) -> Result<Self, BackendError> {
+    pub(super) fn new(
+        spec: KvGroupSpec,
+        activation: Activation,
+        n_blocks: usize,
+    ) -> Result<Self, BackendError> {
         let layout = KvLayout { head_dim: spec.head_dim, kv_heads: spec.kv_heads, activation };
         let store = KvStore::new(layout, spec.layers, n_blocks).map_err(out_of_memory("K/V"))?;
         Ok(Self { spec, store, tables: Vec::new() })
@@ -55,9 +59,9 @@ impl PagedGroup {
     }
 
     /// Keys that a row at `position` sees of those below `end`.
-    pub(super) fn visible(&self, position: usize, end: usize) -> std::ops::Range<usize> {
+    pub(super) fn visible(&self, position: usize, end: usize) -> std::ops::Range<u32> {
         let start = self.spec.window.map_or(0, |window| (position + 1).saturating_sub(window));
-        start.min(end)..end
+        start.min(end) as u32..end as u32
     }
 
     fn place(&self, layer: usize, slot: SlotId, position: usize, kv_head: usize) -> KvPlace {

@@ -4,12 +4,15 @@ use std::sync::Arc;
 
 use half::bf16;
 use half::slice::HalfBitsSliceExt;
-use paceline_kernels::linear::{Gated, GatedMatrix, PackedMatrix, RowsMut, RowsRef};
+use paceline_kernels::experts::ExpertWeights;
+use paceline_kernels::linear::{Gated, GatedMatrix, OutputGroups, PackedMatrix, RowsMut, RowsRef};
 use paceline_kernels::memory::HugeBuf;
 use paceline_kernels::pool::Team;
 
 use super::out_of_memory;
-use crate::{BackendError, ExpertSource, Matrix, MatrixLayout, MatrixSource, RowSource, SourceError, TableSource};
+use crate::{
+    BackendError, ExpertSource, Matrix, MatrixLayout, MatrixSource, RowSource, SourceError, TableSource,
+};
 
 /// A packed matrix.
 pub(super) enum StoredMatrix {
@@ -91,7 +94,11 @@ fn pack_plain(team: &mut Team, parts: &[&dyn RowSource]) -> Result<PackedMatrix,
     Ok(builder.finish())
 }
 
-fn pack_gated(team: &mut Team, gate: &dyn RowSource, up: &dyn RowSource) -> Result<GatedMatrix, BackendError> {
+fn pack_gated(
+    team: &mut Team,
+    gate: &dyn RowSource,
+    up: &dyn RowSource,
+) -> Result<GatedMatrix, BackendError> {
     let (shape, other) = ((gate.rows(), gate.columns()), (up.rows(), up.columns()));
     if shape != other {
         let what = "values of gate and up";
@@ -111,13 +118,19 @@ fn pack_gated(team: &mut Team, gate: &dyn RowSource, up: &dyn RowSource) -> Resu
 
 /// The experts of one layer.
 pub(super) struct ExpertSet {
-    pub(super) gate_up: Vec<GatedMatrix>,
-    pub(super) down: Vec<PackedMatrix>,
+    gate_up: Vec<GatedMatrix>,
+    down: Vec<PackedMatrix>,
+    /// Experts that a row uses.
+    pub(super) top_k: usize,
 }
 
 impl ExpertSet {
-    pub(super) fn pack(team: &mut Team, experts: &[ExpertSource<'_>]) -> Result<Self, BackendError> {
-        let mut set = Self { gate_up: Vec::new(), down: Vec::new() };
+    pub(super) fn pack(
+        team: &mut Team,
+        experts: &[ExpertSource<'_>],
+        top_k: usize,
+    ) -> Result<Self, BackendError> {
+        let mut set = Self { gate_up: Vec::new(), down: Vec::new(), top_k };
         for expert in experts {
             set.gate_up.push(pack_gated(team, expert.gate, expert.up)?);
             set.down.push(pack_plain(team, &[expert.down])?);
@@ -130,9 +143,45 @@ impl ExpertSet {
         gate_up + self.down.iter().map(PackedMatrix::bytes).sum::<usize>()
     }
 
-    pub(super) fn widest_input(&self) -> usize {
-        let gate_up = self.gate_up.iter().map(GatedMatrix::k);
-        gate_up.chain(self.down.iter().map(PackedMatrix::k)).max().unwrap_or(0)
+    pub(super) fn weights(&self) -> ExpertWeights<'_> {
+        ExpertWeights::new(&self.gate_up, &self.down)
+    }
+}
+
+/// A head in clusters.
+pub(super) struct StoredClusterHead {
+    /// Clusters one after the other, each at the start of a panel.
+    pub(super) matrix: PackedMatrix,
+    pub(super) groups: OutputGroups,
+    /// Token ids in the order of the clusters.
+    pub(super) order: Vec<u32>,
+}
+
+impl StoredClusterHead {
+    pub(super) fn pack(
+        team: &mut Team,
+        head: &dyn RowSource,
+        order: &[u32],
+        n_clusters: usize,
+    ) -> Result<Self, BackendError> {
+        if order.len() != head.rows() || !order.len().is_multiple_of(n_clusters) {
+            let what = "tokens in the clusters of a head";
+            return Err(BackendError::Shape { what, expected: head.rows(), found: order.len() });
+        }
+        let groups = OutputGroups { size: order.len() / n_clusters };
+        let stride = groups.first_output(1);
+        let mut builder =
+            PackedMatrix::builder(n_clusters * stride, head.columns()).map_err(out_of_memory("weights"))?;
+        let read = |output: usize, row: &mut [u16]| -> Result<(), SourceError> {
+            let (cluster, place) = (output / stride, output % stride);
+            if place >= groups.size {
+                row.fill(0);
+                return Ok(());
+            }
+            head.read(order[cluster * groups.size + place] as usize, row.reinterpret_cast_mut())
+        };
+        builder.fill(team, read).map_err(BackendError::Source)?;
+        Ok(Self { matrix: builder.finish(), groups, order: order.to_vec() })
     }
 }
 
@@ -155,7 +204,13 @@ impl StoredTable {
     }
 
     /// Writes the row of a token. A mapped row that cannot be read (not finite) becomes NaN, so that the request that met it fails.
-    pub(super) fn gather(&self, matrices: &[StoredMatrix], token: u32, scratch: &mut [bf16], out: &mut [f32]) {
+    pub(super) fn gather(
+        &self,
+        matrices: &[StoredMatrix],
+        token: u32,
+        scratch: &mut [bf16],
+        out: &mut [f32],
+    ) {
         let token = self.aliases.iter().find(|(from, _)| *from == token).map_or(token, |&(_, to)| to);
         match &self.source {
             TableSource::Packed(matrix) => matrices[matrix.index as usize].plain().row(token as usize, out),

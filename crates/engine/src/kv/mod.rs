@@ -163,6 +163,3 @@ impl KvCache {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests;

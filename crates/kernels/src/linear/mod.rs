@@ -13,6 +13,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod epilogue;
+mod groups;
 pub(crate) mod inputs;
 pub(crate) mod kernel;
 mod packed;
@@ -23,6 +24,7 @@ mod scalar;
 
 use std::ops::Range;
 
+pub use groups::{OutputGroups, linear_groups};
 pub use packed::{Gated, GatedBuilder, GatedMatrix, MatrixBuilder, PackError, PackedMatrix};
 pub(crate) use rows::SharedRows;
 pub use rows::{RowsMut, RowsRef};

@@ -4,11 +4,13 @@
 //! ascending order, so rows and tiles may be shared out among threads freely.
 
 mod greedy;
+mod top;
 
 use crate::isa::Isa;
 use crate::memory::Disjoint;
 use crate::pool::Team;
 use greedy::TileBest;
+pub use top::Top;
 
 /// Token ids of one vocabulary tile.
 pub const TILE: usize = 4096;

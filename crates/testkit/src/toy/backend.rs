@@ -176,7 +176,7 @@ impl Backend for ToyBackend {
         panic!("the toy has no weights")
     }
 
-    fn experts(&mut self, _experts: &[ExpertSource<'_>]) -> Result<Experts, BackendError> {
+    fn experts(&mut self, _experts: &[ExpertSource<'_>], _top_k: usize) -> Result<Experts, BackendError> {
         panic!("the toy has no weights")
     }
 

@@ -1,0 +1,62 @@
+//! Products with chosen groups of outputs only: a head whose tokens lie in clusters, of which a row looks into a few.
+
+use super::inputs::Preparation;
+use super::kernel::Kernel;
+use super::{CHUNK_PANELS, Context, PackedMatrix, RowsMut, RowsRef, SharedRows};
+use crate::numerics::{Activation, PANEL};
+
+/// Outputs in groups of equal size, each group at the start of a panel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputGroups {
+    /// Outputs of a group.
+    pub size: usize,
+}
+
+impl OutputGroups {
+    /// Index of a group's first output: groups are padded to whole panels.
+    pub fn first_output(self, group: usize) -> usize {
+        group * self.panels() * PANEL
+    }
+
+    fn panels(self) -> usize {
+        self.size.div_ceil(PANEL)
+    }
+}
+
+/// `out[i] = x W_g^T` for the i-th of the `chosen` groups g, one row: `x` is `w.k()` wide, `out` `[chosen][groups.size]`. The bits of
+/// an output are those of [`super::linear`].
+///
+/// # Panics
+/// If a size does not fit, a group is outside the matrix, or [`Context::reserve`] was not told of the row.
+pub fn linear_groups(
+    cx: &mut Context,
+    x: &[f32],
+    activation: Activation,
+    w: &PackedMatrix,
+    groups: OutputGroups,
+    chosen: &[u32],
+    out: &mut [f32],
+) {
+    assert_eq!(x.len(), w.k(), "input of a product");
+    assert_eq!(out.len(), chosen.len() * groups.size, "output of a product with chosen groups");
+    let per_group = groups.panels();
+    let fits = |&group: &u32| (group as usize + 1) * per_group <= w.panels();
+    assert!(chosen.iter().all(fits), "groups {chosen:?} of {} panels", w.panels());
+    let Context { isa, team, inputs, blocks, .. } = cx;
+    let kernel = Kernel::pick(*isa, activation);
+    let how = Preparation { isa: *isa, activation, form: kernel.form(), k: w.k() };
+    let x = inputs.prepare_rows(team, how, RowsRef::dense(x, w.k()));
+    let (blocks, out) = (blocks.share(), SharedRows::new(RowsMut::dense(out, groups.size)));
+    team.run(chosen.len(), |thread, i| {
+        let first = chosen[i] as usize * per_group;
+        for done in (0..per_group).step_by(CHUNK_PANELS) {
+            let panels = first + done..first + per_group.min(done + CHUNK_PANELS);
+            // SAFETY: this thread's own block; a thread runs one chunk at a time, and the last result is gone.
+            let finished = unsafe { blocks.multiply(thread, kernel, *isa, x, w, panels.clone()) };
+            let columns = done * PANEL..groups.size.min((done + panels.len()) * PANEL);
+            // SAFETY: row `i` of the output belongs to chunk `i`.
+            let out = unsafe { out.part(i, columns.clone()) };
+            out.copy_from_slice(&finished.c[..columns.len()]);
+        }
+    });
+}
