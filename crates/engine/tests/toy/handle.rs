@@ -3,12 +3,12 @@
 use std::thread;
 
 use paceline::{Broken, EngineHandle, Event, Failed, Refused, Request};
-use paceline_testkit::{Nasty, ToyDrafter, ToyModel, toy_engine};
+use paceline_testkit::{Nasty, ToyModel, toy_engine};
 
-use crate::harness::sizes;
+use crate::harness::{nasty, sizes};
 
 fn handle(model: &ToyModel) -> EngineHandle {
-    let drafter = ToyDrafter::Nasty(Nasty::RightThenWrong, vec![]);
+    let drafter = nasty(Nasty::RightThenWrong);
     EngineHandle::spawn(toy_engine(model, sizes(300, 2, 64, 4), &drafter, &[])).expect("a thread")
 }
 

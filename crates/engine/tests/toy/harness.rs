@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use paceline::{Completion, Engine, Event, FinishReason, Request, RequestId, Sizes, TokenId};
-use paceline_testkit::{TEXT_END, ToyDrafter, ToyModel, ToyText, toy_engine, toy_text};
+use paceline::{
+    Completion, DraftStatistics, Engine, Event, FinishReason, Request, RequestId, Sizes, TokenId,
+};
+use paceline_testkit::{Nasty, TEXT_END, ToyDrafter, ToyModel, ToyText, toy_engine, toy_text};
 
 /// A run of several requests.
 #[derive(Clone, Debug)]
@@ -38,6 +40,24 @@ impl Case {
     }
 }
 
+/// Drafting statistics of each request that was drafted for.
+pub(crate) fn statistics(completions: &[Option<Completion>]) -> Vec<&DraftStatistics> {
+    let finished = completions.iter().flatten().filter_map(|completion| completion.finished.as_ref());
+    finished.filter_map(|finished| finished.draft.as_ref()).collect()
+}
+
+/// A drafter without limits by round.
+pub(crate) fn nasty(nasty: Nasty) -> ToyDrafter {
+    ToyDrafter::Nasty(nasty, vec![])
+}
+
+/// A request with so many drafts a round.
+pub(crate) fn drafted(prompt: Vec<TokenId>, max_tokens: usize, k: usize) -> Request {
+    let mut request = Request::new(prompt, max_tokens);
+    request.draft.tokens_per_round = Some(k);
+    request
+}
+
 /// Sizes that hold all of the harness's requests.
 pub(crate) fn sizes(context: usize, n_slots: usize, prefill_rows: usize, max_drafts: usize) -> Sizes {
     Sizes { context, n_slots, prefill_rows, max_drafts, kv_memory: None }
@@ -52,7 +72,7 @@ pub(crate) struct Plain {
 
 /// Decodes a request plainly, with the toy's definition and string search alone.
 pub(crate) fn plain(case: &Case, request: &Request) -> Plain {
-    let limit = (request.prompt.len() + request.max_tokens).min(case.sizes.context);
+    let limit = request.prompt.len().saturating_add(request.max_tokens).min(case.sizes.context);
     let mut toy = ToyText::new(&case.model, &request.prompt);
     let mut text = String::new();
     let mut reason = FinishReason::Length;

@@ -1,5 +1,8 @@
 //! The engine with the toy target: whatever drafts, whoever shares the batch, the text is that of plain decoding.
 
+mod endings;
+mod failures;
+mod field_bugs;
 mod handle;
 mod harness;
 mod same_text;

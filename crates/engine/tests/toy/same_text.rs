@@ -1,9 +1,9 @@
 //! The promise: any drafter, any number of drafts, any company, any chunk, any order of arrival, with preemption.
 
-use paceline::{Completion, DraftStatistics, Request};
+use paceline::Request;
 use paceline_testkit::{Nasty, ToyDrafter, ToyModel};
 
-use crate::harness::{Case, check, sizes};
+use crate::harness::{Case, check, drafted, nasty, sizes, statistics};
 
 /// Prompts of 1, 3, 17 and 50 tokens and around the toy's window of 80, with end tokens where `model` has them.
 fn requests(model: &ToyModel, n: usize) -> Vec<Request> {
@@ -25,15 +25,10 @@ fn ending() -> ToyModel {
 
 fn drafters() -> Vec<ToyDrafter> {
     let changing = vec![0, 5, 0, 1, 8];
-    let mut drafters: Vec<_> = Nasty::ALL.map(|nasty| ToyDrafter::Nasty(nasty, vec![])).into();
+    let mut drafters: Vec<_> = Nasty::ALL.map(nasty).into();
     drafters.push(ToyDrafter::Nasty(Nasty::RightThenWrong, changing));
     drafters.push(ToyDrafter::Assistant);
     drafters
-}
-
-fn statistics(completions: &[Option<Completion>]) -> Vec<&DraftStatistics> {
-    let finished = completions.iter().flatten().filter_map(|completion| completion.finished.as_ref());
-    finished.filter_map(|finished| finished.draft.as_ref()).collect()
 }
 
 #[test]
@@ -90,11 +85,9 @@ fn staggered_arrivals_short_memory_preemption_and_cancellation() {
 #[test]
 fn right_drafts_are_all_accepted_and_wrong_ones_never() {
     let model = ToyModel::default();
-    let run = |nasty, k| {
-        let mut request = Request::new(model.prompt(20, 1), 49);
-        request.draft.tokens_per_round = Some(k);
-        let drafter = ToyDrafter::Nasty(nasty, vec![]);
-        let completions = check(&Case::new(&model, sizes(100, 1, 64, 15), drafter, vec![request]));
+    let run = |kind, k| {
+        let request = drafted(model.prompt(20, 1), 49, k);
+        let completions = check(&Case::new(&model, sizes(100, 1, 64, 15), nasty(kind), vec![request]));
         statistics(&completions)[0].clone()
     };
     let right = run(Nasty::Right, 3);
@@ -116,8 +109,7 @@ fn right_drafts_are_all_accepted_and_wrong_ones_never() {
 #[test]
 fn a_drafter_that_fails_is_dropped_and_says_so() {
     let model = ToyModel::default();
-    for nasty in [Nasty::Failing, Nasty::FailingSlots] {
-        let drafter = ToyDrafter::Nasty(nasty, vec![]);
+    for drafter in [nasty(Nasty::Failing), nasty(Nasty::FailingSlots)] {
         let requests = (0..3).map(|i| Request::new(model.prompt(20, i), 60)).collect();
         let case = Case::new(&model, sizes(300, 3, 64, 5), drafter, requests);
         let completions = check(&case);
