@@ -217,7 +217,8 @@ mod tests {
 
     #[test]
     fn buffers_are_zeroed_aligned_and_writable() {
-        for len in [0, 1, 63, 1000, HUGE_PAGE / 4 - 1, HUGE_PAGE / 4, HUGE_PAGE / 4 * 3 + 5] {
+        let huge = if cfg!(miri) { 64 } else { HUGE_PAGE / 4 };
+        for len in [0, 1, 63, 1000, huge - 1, huge, huge * 3 + 5] {
             let mut buffer = HugeBuf::<f32>::zeroed(len).unwrap();
             assert_eq!(buffer.len(), len);
             assert_eq!(buffer.as_ptr().addr() % ALIGNMENT, 0);
@@ -234,6 +235,9 @@ mod tests {
     #[test]
     fn absurd_sizes_are_errors() {
         assert!(HugeBuf::<u64>::zeroed(usize::MAX / 4).is_err());
-        assert!(HugeBuf::<u8>::zeroed(isize::MAX as usize - 4096).is_err());
+        // Miri stops where memory ends.
+        if !cfg!(miri) {
+            assert!(HugeBuf::<u8>::zeroed(isize::MAX as usize - 4096).is_err());
+        }
     }
 }

@@ -1,14 +1,16 @@
 //! Products: every level equals the plain contract, bit for bit, whatever else is in the call.
 mod common;
 
-use common::{Values, assert_same, levels, team};
+use std::fmt::Display;
+
+use common::{Random, Values, assert_same, levels, team};
 use paceline_kernels::act::gelu_mul;
 use paceline_kernels::isa::Isa;
 use paceline_kernels::linear::{
     Context, Gated, GatedMatrix, PackError, PackedMatrix, RowsMut, RowsRef, linear, linear_gated,
     linear_gated_by, reference,
 };
-use paceline_kernels::numerics::{Activation, bf16_to_f32};
+use paceline_kernels::numerics::{Activation, bf16_to_f32, round_bf16};
 
 fn pack(n: usize, k: usize, weights: &[u16]) -> PackedMatrix {
     let mut builder = PackedMatrix::builder(n, k).unwrap();
@@ -42,19 +44,22 @@ fn expected(x: &[f32], activation: Activation, n: usize, k: usize, weights: &[u1
 /// All levels, both activation types, some row counts: against the reference.
 fn check(n: usize, k: usize, row_counts: &[usize], values: Values) {
     let seed = (n * 1000 + k) as u64;
-    let weights = values.weights(seed, n * k);
-    let w = pack(n, k, &weights);
     let most = row_counts.iter().copied().max().unwrap();
-    let x = values.rows(seed + 1, most * k);
+    let (x, weights) = (values.rows(seed + 1, most * k), values.weights(seed, n * k));
+    check_numbers(n, k, row_counts, &x, &weights, format_args!("{values:?} seed {seed}"));
+}
+
+fn check_numbers(n: usize, k: usize, row_counts: &[usize], x: &[f32], weights: &[u16], what: impl Display) {
+    let w = pack(n, k, weights);
     for activation in [Activation::Bf16, Activation::F32] {
-        let expected = expected(&x, activation, n, k, &weights);
+        let expected = expected(x, activation, n, k, weights);
         for isa in levels() {
             for (case, &rows) in row_counts.iter().enumerate() {
                 let threads = (case + n + k) % 4 + 1;
                 let mut cx = context(isa, threads, rows, k);
                 let found = product(&mut cx, &x[..rows * k], activation, &w);
                 let what = format!(
-                    "{activation:?} {values:?} seed {seed} at {}: {rows} rows, n {n}, k {k}, {threads} threads",
+                    "{what}, {activation:?} at {}: {rows} rows, n {n}, k {k}, {threads} threads",
                     isa.level()
                 );
                 assert_same(&found, &expected[..rows * n], n, what);
@@ -98,6 +103,23 @@ fn hard_numbers() {
     for values in [Values::Wide, Values::Tiny, Values::Bits] {
         check(64, 352, &[1, 2, 4, 8, 16, 32, 35, 96], values);
     }
+}
+
+/// Subnormal inputs beside the smallest normal ones, times numbers so large that every product would count.
+#[test]
+fn subnormal_inputs_count_as_zero() {
+    let (n, k, rows) = (40, 100, 20);
+    let mut random = Random(7);
+    let mut small = || random.word() as u32 & 0x80FF_FFFF;
+    let small_x: Vec<f32> = (0..rows * k).map(|_| f32::from_bits(small())).collect();
+    let small_weights: Vec<u16> = (0..n * k).map(|_| (small() >> 16) as u16).collect();
+    let subnormal = small_weights.iter().filter(|&&bits| bits & 0x7F80 == 0 && bits & 0x7F != 0).count();
+    assert!(subnormal > n * k / 4 && small_x.iter().filter(|x| x.is_subnormal()).count() > rows * k / 4);
+    let large =
+        |len| -> Vec<f32> { Values::Normal.rows(8, len).iter().map(|x| x * 2f32.powi(110)).collect() };
+    let large_weights: Vec<u16> = large(n * k).into_iter().map(round_bf16).collect();
+    check_numbers(n, k, &[1, 3, 8, 20], &small_x, &large_weights, "small activations");
+    check_numbers(n, k, &[1, 3, 8, 20], &large(rows * k), &small_weights, "small weights");
 }
 
 #[test]

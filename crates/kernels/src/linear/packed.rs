@@ -70,6 +70,11 @@ impl PackedMatrix {
         size_of_val(&*self.data)
     }
 
+    /// The weights as they stand in memory, with their padding.
+    pub fn packed(&self) -> &[u16] {
+        &self.data
+    }
+
     /// The weights of one output, widened: `row` takes [`PackedMatrix::k`] elements. For embeddings that share a head.
     pub fn row(&self, output: usize, row: &mut [f32]) {
         assert!(output < self.n, "output {output} of {}", self.n);
