@@ -29,6 +29,7 @@ pub use checked::{Checked, Mismatch};
 pub use cpu::{CpuBackend, CpuOptions};
 pub use handle::{Buf, ClusterHead, Experts, KvGroup, KvLayer, Matrix, Rope, Table, Vector};
 pub use op::{KvWrite, Mark, Op, OpOperands, ValueSource};
+pub use paceline_kernels::isa::{Isa, IsaError, IsaNote, Level};
 pub use paceline_kernels::numerics::{Activation, CONTRACT_VERSION, KV_BLOCK};
 pub use pass::{Pass, PassBuilder, PassSlot, Row, RowSet, Rows, Wants};
 pub use recorder::{Door, Record, Recorder};

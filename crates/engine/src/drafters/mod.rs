@@ -16,8 +16,13 @@
 //! `verified`, `committed` and `collected` come for prompt rows too: that is how a drafter learns the prompt without a pass
 //! of its own.
 
+mod assistant;
+
 use paceline_backend::{Backend, Pass, SlotId, TokenId};
 use thiserror::Error;
+
+pub use assistant::AssistantDrafter;
+pub(crate) use assistant::assistant_drafts;
 
 /// A slot that may be drafted for in this round.
 #[derive(Debug)]
