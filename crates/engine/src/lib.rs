@@ -11,24 +11,28 @@
 //!
 //! # Example
 //! ```
-//! use paceline::{Activation, Inexact, Loader, ModelFolder, Request, Sizes, TokenId, cpu_backend};
+//! use std::sync::Arc;
+//!
+//! use paceline::{Activation, Inexact, Isa, LoadOptions, ModelFolder, Request, Sizes, TokenId, load};
 //!
 //! # let path = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/tiny-gemma4"));
 //! let folder = ModelFolder::open(path)?;
-//! let loader = Loader {
-//!     folder: &folder,
-//!     drafter: None,
+//! let tokenizer = Arc::new(folder.tokenizer()?.ok_or("the folder has no tokenizer")?);
+//! let mut engine = load(&folder, LoadOptions {
+//!     isa: Isa::best().0,
+//!     threads: 2,
+//!     activation: Activation::Bf16,
 //!     sizes: Sizes::single(256),
 //!     inexact: Inexact::Refuse,
-//!     progress: &mut |_layers| {},
-//! };
-//! let mut model = loader.load(cpu_backend(Activation::Bf16)?)?;
+//!     draft: None,
+//!     tokenizer: Some(tokenizer.clone()),
+//!     progress: &mut |_layers, _of| {},
+//! })?;
 //!
-//! let tokenizer = model.tokenizer.as_ref().expect("the folder has a tokenizer");
 //! let prompt = tokenizer.encode("Once upon a time")?.into_iter().map(TokenId).collect();
-//! let completion = model.engine.generate(Request::new(prompt, 20))?;
+//! let completion = engine.generate(Request::new(prompt, 20))?;
 //! assert_eq!(completion.token_ids.len(), 20);
-//! println!("{}", completion.text.expect("there is a tokenizer"));
+//! println!("{}", completion.text.unwrap_or_default());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -58,8 +62,8 @@ pub use engine::{Engine, EngineParts};
 pub use error::{Broken, BuildError, Failed, GenerateError, Refused};
 pub use events::{Completion, Event, FinishReason, Finished, Usage};
 pub use handle::{EngineHandle, Events};
-pub use load::{LoadError, Loader, Model, cpu_backend, suggested_drafts, text_decoder};
-pub use paceline_backend::{Activation, BackendInfo, TokenId};
+pub use load::{DraftOptions, LoadError, LoadOptions, load};
+pub use paceline_backend::{Activation, BackendInfo, Isa, TokenId};
 pub use paceline_checkpoint::{Inexact, ModelFolder, Tokenizer};
 pub use paceline_models::Description;
 pub use request::{DraftSettings, Request, RequestId};

@@ -1,159 +1,188 @@
-//! From a checkpoint to an engine.
+//! From model folders to an [`Engine`] on the CPU.
 
 use std::sync::Arc;
 
-use paceline_backend::{Activation, Backend, BackendError, CpuBackend, CpuOptions, Isa, IsaError, TokenId};
+use paceline_backend::{Activation, Backend, CpuBackend, CpuOptions, TokenId};
 use paceline_checkpoint::{Inexact, ModelFolder, SpecialTokens, Tokenizer};
-use paceline_models::{AssistantConfig, Gemma4Assistant, ModelError, Target};
+use paceline_kernels::isa::Isa;
+use paceline_models::{AssistantConfig, Exports, Gemma4Assistant, ModelError};
 use thiserror::Error;
 
-use crate::drafters::{AssistantDrafter, Drafter, assistant_drafts};
+use crate::drafters::{AssistantConventions, AssistantDrafter, Drafter};
 use crate::engine::{Engine, EngineParts};
 use crate::error::BuildError;
 use crate::sizes::Sizes;
 use crate::text::{Detokenizer, TextDecoder};
 
-/// A checkpoint could not be made into an engine.
+/// Most drafts of a round.
+const MAX_DRAFTS: usize = 64;
+
+/// How a model is loaded and run.
+pub struct LoadOptions<'a> {
+    /// Instructions to use.
+    pub isa: Isa,
+    /// Threads of an op, at least 1.
+    pub threads: usize,
+    /// Activation type.
+    pub activation: Activation,
+    /// Sizes; `max_drafts` is set by the drafter.
+    pub sizes: Sizes,
+    /// What to do with weights that bf16 cannot hold.
+    pub inexact: Inexact,
+    /// Who drafts.
+    pub draft: Option<DraftOptions<'a>>,
+    /// Makes text of tokens, if there is a tokenizer.
+    pub tokenizer: Option<Arc<Tokenizer>>,
+    /// Called with the layers loaded so far and their number.
+    pub progress: &'a mut dyn FnMut(usize, usize),
+}
+
+/// A drafter to load.
+#[derive(Clone, Copy, Debug)]
+pub struct DraftOptions<'a> {
+    /// Its checkpoint.
+    pub folder: &'a ModelFolder,
+    /// Drafts a round; `None`: what the checkpoint suggests.
+    pub tokens_per_round: Option<usize>,
+    /// Settings of an assistant.
+    pub assistant: AssistantConventions,
+}
+
+/// Why a model could not be loaded.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// A file of the checkpoint is missing or wrong.
+    /// A folder is not in order.
     #[error(transparent)]
     Checkpoint(#[from] paceline_checkpoint::Error),
-    /// The checkpoint is not a model that can be run.
+    /// A checkpoint is not a model, or a drafter does not fit its target.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The CPU level that was asked for is not there.
-    #[error(transparent)]
-    Isa(#[from] IsaError),
-    /// Sizes do not fit, or memory is short.
+    /// Sizes do not fit, or there is no memory.
     #[error(transparent)]
     Build(#[from] BuildError),
+    /// The folder given as drafter is not one.
+    #[error(
+        "{folder}: model_type `{found}` is not a drafter; expected gemma4_assistant or gemma4_unified_assistant"
+    )]
+    NotADrafter {
+        /// The folder.
+        folder: String,
+        /// What its config says.
+        found: String,
+    },
+    /// A number of drafts that no round can have.
+    #[error("{found} drafts a round are asked for; expected at most {MAX_DRAFTS}")]
+    TooManyDrafts {
+        /// The number.
+        found: usize,
+    },
 }
 
-impl From<BackendError> for LoadError {
-    fn from(error: BackendError) -> Self {
-        LoadError::Build(error.into())
+impl From<paceline_backend::BackendError> for LoadError {
+    fn from(error: paceline_backend::BackendError) -> Self {
+        BuildError::from(error).into()
     }
 }
 
-/// Loads a checkpoint.
-pub struct Loader<'a> {
-    /// The checkpoint.
-    pub folder: &'a ModelFolder,
-    /// The checkpoint of a drafter for it.
-    pub drafter: Option<&'a ModelFolder>,
-    /// Sizes of the engine. With a drafter, `max_drafts` is at least 1; see [`suggested_drafts`].
-    pub sizes: Sizes,
-    /// What to do with stored weights that bf16 cannot hold.
-    pub inexact: Inexact,
-    /// Called with the number of layers loaded so far.
-    pub progress: &'a mut dyn FnMut(usize),
-}
-
-impl Loader<'_> {
-    /// Loads the weights into a backend and puts an engine around them. The engine makes text if the folder has a tokenizer.
-    ///
-    /// # Errors
-    /// Whatever is wrong with the folders, a model that is not supported, a drafter that does not fit it, sizes that do not fit,
-    /// no memory.
-    pub fn load(self, mut backend: Box<dyn Backend>) -> Result<Model, LoadError> {
-        let Loader { folder, drafter, sizes, inexact, progress } = self;
-        let description = paceline_models::describe(folder.config())?;
-        let limits = sizes.limits(&description, backend.info().activation)?;
-        let tokenizer = folder.tokenizer()?.map(Arc::new);
-        if let Some(tokenizer) = &tokenizer {
-            tokenizer.check_vocabulary(description.vocab_size)?;
+/// Loads a target, and a drafter bound to it, on the CPU.
+///
+/// # Errors
+/// What is wrong with a folder, a size or the pair.
+pub fn load(folder: &ModelFolder, options: LoadOptions<'_>) -> Result<Engine, LoadError> {
+    let LoadOptions { isa, threads, activation, mut sizes, inexact, draft, tokenizer, progress } = options;
+    let description = paceline_models::describe(folder.config())?;
+    let n_drafts = draft.map(|draft| drafts_per_round(&draft)).transpose()?.unwrap_or(0);
+    sizes.max_drafts = n_drafts;
+    let limits = sizes.limits(&description, activation)?;
+    let generation = folder.generation()?;
+    let mut backend: Box<dyn Backend> = Box::new(CpuBackend::new(CpuOptions { isa, threads, activation })?);
+    let options = paceline_models::LoadOptions {
+        limits,
+        inexact,
+        progress: &mut |done| progress(done, description.n_layers),
+    };
+    let target = paceline_models::load(folder.config(), folder.tensors()?, backend.as_mut(), options)?;
+    let drafter = match draft {
+        None => None,
+        Some(draft) => {
+            Some(bind(&draft, n_drafts, backend.as_mut(), target.exports(), sizes.n_slots, inexact)?)
         }
-        let generation = folder.generation()?;
-        let options = paceline_models::LoadOptions { limits, inexact, progress };
-        let target = paceline_models::load(folder.config(), folder.tensors()?, backend.as_mut(), options)?;
-        let drafter = drafter
-            .map(|folder| bind(folder, backend.as_mut(), target.as_ref(), &sizes, inexact))
-            .transpose()?;
-        let ids = |ids: Vec<u32>| ids.into_iter().map(TokenId).collect();
-        let engine = Engine::new(EngineParts {
-            backend,
-            target,
-            drafter,
-            sizes,
-            end_tokens: ids(generation.end_token_ids),
-            suppress: ids(generation.suppress_token_ids),
-            text: tokenizer.clone().map(text_decoder),
-        })?;
-        Ok(Model { engine, tokenizer })
+    };
+    let ids = |ids: Vec<u32>| ids.into_iter().map(TokenId).collect();
+    Ok(Engine::new(EngineParts {
+        backend,
+        target,
+        drafter,
+        sizes,
+        end_tokens: ids(generation.end_token_ids),
+        suppress: ids(generation.suppress_token_ids),
+        text: tokenizer.map(|tokenizer| Arc::new(Decoder(tokenizer)) as Arc<dyn TextDecoder>),
+    })?)
+}
+
+/// The request's number, else the checkpoint's.
+fn drafts_per_round(draft: &DraftOptions<'_>) -> Result<usize, LoadError> {
+    let found = match draft.tokens_per_round {
+        Some(n) => n,
+        None => {
+            let config = assistant_config(draft.folder)?;
+            let suggested = draft.folder.generation()?.num_assistant_tokens;
+            suggested.or(config.block_drafts).unwrap_or(AssistantDrafter::DEFAULT_DRAFTS)
+        }
+    };
+    if found > MAX_DRAFTS { Err(LoadError::TooManyDrafts { found }) } else { Ok(found) }
+}
+
+fn assistant_config(folder: &ModelFolder) -> Result<AssistantConfig, LoadError> {
+    match folder.config().model_type()? {
+        "gemma4_assistant" | "gemma4_unified_assistant" => Ok(AssistantConfig::parse(folder.config())?),
+        found => Err(LoadError::NotADrafter {
+            folder: folder.origin().display().to_string(),
+            found: found.to_owned(),
+        }),
     }
 }
 
-/// Loads a drafter for a target on the same backend.
 fn bind(
-    folder: &ModelFolder,
+    draft: &DraftOptions<'_>,
+    n_drafts: usize,
     backend: &mut dyn Backend,
-    target: &dyn Target,
-    sizes: &Sizes,
+    target: &Exports,
+    n_slots: usize,
     inexact: Inexact,
 ) -> Result<Box<dyn Drafter>, LoadError> {
-    let (config, tensors, exports) = (folder.config(), folder.tensors()?, target.exports());
-    let network = Gemma4Assistant::bind(config, tensors, backend, exports, sizes.n_slots, inexact)?;
-    Ok(Box::new(AssistantDrafter::new(network, exports, folder.generation()?.num_assistant_tokens)))
+    assistant_config(draft.folder)?;
+    let (config, tensors) = (draft.folder.config(), draft.folder.tensors()?);
+    let network = Gemma4Assistant::bind(config, tensors, backend, target, n_slots, inexact)?;
+    Ok(Box::new(AssistantDrafter::new(network, target, draft.assistant, n_drafts)))
 }
 
-/// Drafts a round that a drafter's checkpoint suggests.
-///
-/// # Errors
-/// Whatever is wrong with its configs.
-pub fn suggested_drafts(folder: &ModelFolder) -> Result<usize, LoadError> {
-    let config = AssistantConfig::parse(folder.config())?;
-    Ok(assistant_drafts(&config, folder.generation()?.num_assistant_tokens))
-}
+/// Text of tokens, special ones left out.
+struct Decoder(Arc<Tokenizer>);
 
-/// The CPU as a backend: the level of `PACELINE_ISA`, or else the best one of this machine, and all its threads.
-///
-/// # Errors
-/// A level that does not exist or that this machine does not have; no memory.
-pub fn cpu_backend(activation: Activation) -> Result<Box<dyn Backend>, LoadError> {
-    let (isa, _) = Isa::from_env()?;
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    Ok(Box::new(CpuBackend::new(CpuOptions { isa, threads, activation })?))
-}
-
-/// A loaded checkpoint.
-pub struct Model {
-    /// Runs requests.
-    pub engine: Engine,
-    /// Makes tokens of text; `None` where the folder has no tokenizer.
-    pub tokenizer: Option<Arc<Tokenizer>>,
-}
-
-/// The text of tokens by a checkpoint's tokenizer, special tokens left out.
-pub fn text_decoder(tokenizer: Arc<Tokenizer>) -> Arc<dyn TextDecoder> {
-    Arc::new(CheckpointText(tokenizer))
-}
-
-struct CheckpointText(Arc<Tokenizer>);
-
-impl TextDecoder for CheckpointText {
+impl TextDecoder for Decoder {
     fn detokenizer(&self) -> Box<dyn Detokenizer> {
-        let pieces = paceline_checkpoint::Detokenizer::new(SpecialTokens::Skip);
-        Box::new(CheckpointPieces { tokenizer: self.0.clone(), pieces })
+        let inner = paceline_checkpoint::Detokenizer::new(SpecialTokens::Skip);
+        Box::new(Pieces { tokenizer: self.0.clone(), inner })
     }
 }
 
-struct CheckpointPieces {
+struct Pieces {
     tokenizer: Arc<Tokenizer>,
-    pieces: paceline_checkpoint::Detokenizer,
+    inner: paceline_checkpoint::Detokenizer,
 }
 
-impl Detokenizer for CheckpointPieces {
+impl Detokenizer for Pieces {
     fn push(&mut self, token: TokenId) -> String {
         let mut text = String::new();
-        self.pieces.push(&self.tokenizer, token.0, &mut text);
+        self.inner.push(&self.tokenizer, token.0, &mut text);
         text
     }
 
     fn finish(&mut self) -> String {
         let mut text = String::new();
-        self.pieces.finish(&mut text);
+        self.inner.finish(&mut text);
         text
     }
 }

@@ -21,8 +21,7 @@ mod assistant;
 use paceline_backend::{Backend, Pass, SlotId, TokenId};
 use thiserror::Error;
 
-pub use assistant::AssistantDrafter;
-pub(crate) use assistant::assistant_drafts;
+pub use assistant::{AssistantConventions, AssistantDrafter, DraftHidden, DraftPosition};
 
 /// A slot that may be drafted for in this round.
 #[derive(Debug)]

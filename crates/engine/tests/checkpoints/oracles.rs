@@ -37,7 +37,7 @@ fn check_rounds(drafter: &str, target: &str) {
     let prompts = prompts(target);
     for k in [1, 3, 7] {
         for n_slots in [1, 4] {
-            let mut model =
+            let mut engine =
                 open(&oracle(target), Some(&oracle(drafter)), sizes(120, n_slots, 64, k), Activation::F32);
             let request = |(prompt, _): &(Vec<u32>, Vec<u32>)| {
                 let mut request = Request::new(tokens(prompt), 40);
@@ -46,7 +46,7 @@ fn check_rounds(drafter: &str, target: &str) {
                 request
             };
             let requests: Vec<_> = prompts.iter().map(request).collect();
-            for (i, completion) in run(&mut model.engine, &requests, 2).iter().enumerate() {
+            for (i, completion) in run(&mut engine, &requests, 2).iter().enumerate() {
                 let what = format!("{drafter}, prompt {i}, {k} drafts, {n_slots} slots");
                 assert_eq!(completion.token_ids, tokens(&prompts[i].1), "{what}");
                 let recorded = &rounds["conventions"]["bonus"][format!("K={k}")]["per_prompt"][i];

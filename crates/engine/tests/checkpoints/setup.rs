@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
+use paceline::drafters::AssistantConventions;
 use paceline::{
-    Activation, Completion, DraftStatistics, Engine, Inexact, Loader, Model, ModelFolder, Request, RequestId,
-    Sizes, TokenId, cpu_backend,
+    Activation, Completion, DraftOptions, DraftStatistics, Engine, Inexact, Isa, LoadOptions, ModelFolder,
+    Request, RequestId, Sizes, TokenId, load,
 };
 
 /// Sizes for a test.
@@ -13,14 +15,35 @@ pub(crate) fn sizes(context: usize, n_slots: usize, prefill_rows: usize, max_dra
     Sizes { context, n_slots, prefill_rows, max_drafts, kv_memory: None }
 }
 
-/// Loads a folder and, with it, its drafter's.
-pub(crate) fn open(folder: &Path, drafter: Option<&Path>, sizes: Sizes, activation: Activation) -> Model {
+/// Loads a folder and, with it, its drafter's, which takes part of `sizes` for its drafts.
+pub(crate) fn open(folder: &Path, drafter: Option<&Path>, sizes: Sizes, activation: Activation) -> Engine {
     let folder = ModelFolder::open(folder).unwrap();
     let drafter = drafter.map(|path| ModelFolder::open(path).unwrap());
-    let progress = &mut |_| {};
-    let loader =
-        Loader { folder: &folder, drafter: drafter.as_ref(), sizes, inexact: Inexact::Refuse, progress };
-    loader.load(cpu_backend(activation).unwrap()).unwrap()
+    load(&folder, options(&folder, drafter.as_ref(), sizes, activation, &mut |_, _| {})).unwrap()
+}
+
+pub(crate) fn options<'a>(
+    folder: &ModelFolder,
+    drafter: Option<&'a ModelFolder>,
+    sizes: Sizes,
+    activation: Activation,
+    progress: &'a mut dyn FnMut(usize, usize),
+) -> LoadOptions<'a> {
+    let draft = drafter.map(|folder| DraftOptions {
+        folder,
+        tokens_per_round: Some(sizes.max_drafts),
+        assistant: AssistantConventions::default(),
+    });
+    LoadOptions {
+        isa: Isa::best().0,
+        threads: 2,
+        activation,
+        sizes,
+        inexact: Inexact::Refuse,
+        draft,
+        tokenizer: folder.tokenizer().unwrap().map(Arc::new),
+        progress,
+    }
 }
 
 pub(crate) fn tokens(ids: &[u32]) -> Vec<TokenId> {

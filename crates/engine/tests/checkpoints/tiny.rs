@@ -61,9 +61,9 @@ fn same_as_recorded(completion: &Completion, recorded: &Recorded, what: &str) ->
 #[test]
 fn fourteen_prompts_at_once_equal_the_reference() {
     let recorded = recorded();
-    let mut model = open(&asset("tiny-gemma4"), None, sizes(512, 4, 100, 0), Activation::F32);
+    let mut engine = open(&asset("tiny-gemma4"), None, sizes(512, 4, 100, 0), Activation::F32);
     let requests: Vec<_> = recorded.iter().map(|recorded| recorded.request.clone()).collect();
-    let completions = run(&mut model.engine, &requests, 0);
+    let completions = run(&mut engine, &requests, 0);
     let equal = recorded.iter().zip(&completions).enumerate();
     let equal = equal
         .filter(|(i, (recorded, completion))| same_as_recorded(completion, recorded, &format!("prompt {i}")));
@@ -74,7 +74,7 @@ fn fourteen_prompts_at_once_equal_the_reference() {
 fn the_assistant_changes_no_token_and_accepts_as_recorded() {
     let recorded = recorded();
     let assistant = asset("tiny-gemma4-assistant");
-    let mut model = open(&asset("tiny-gemma4"), Some(&assistant), sizes(512, 4, 100, 4), Activation::F32);
+    let mut engine = open(&asset("tiny-gemma4"), Some(&assistant), sizes(512, 4, 100, 4), Activation::F32);
     let requests: Vec<_> = recorded
         .iter()
         .map(|recorded| {
@@ -83,7 +83,7 @@ fn the_assistant_changes_no_token_and_accepts_as_recorded() {
             request
         })
         .collect();
-    let completions = run(&mut model.engine, &requests, 3);
+    let completions = run(&mut engine, &requests, 3);
     let mut compared = 0;
     for (i, (recorded, completion)) in recorded.iter().zip(&completions).enumerate() {
         if !same_as_recorded(completion, recorded, &format!("prompt {i}")) {
@@ -103,18 +103,17 @@ fn drafts_batches_chunks_and_arrivals_change_no_bit_in_bf16() {
     let assistant = asset("tiny-gemma4-assistant");
     let mut requests: Vec<_> = recorded().into_iter().map(|recorded| recorded.request).take(6).collect();
     requests.iter_mut().for_each(|request| request.max_tokens = 40);
-    let mut model = open(&asset("tiny-gemma4"), None, sizes(400, 1, 512, 0), Activation::Bf16);
-    let plain = run(&mut model.engine, &requests, 0);
+    let mut engine = open(&asset("tiny-gemma4"), None, sizes(400, 1, 512, 0), Activation::Bf16);
+    let plain = run(&mut engine, &requests, 0);
     let (mut accepted, mut rejected) = (0, 0);
     for (k, n_slots, chunk, stagger) in
         [(1, 1, 512, 0), (2, 3, 7, 2), (4, 6, 127, 5), (7, 2, 128, 0), (5, 5, 129, 1)]
     {
         let sizes = sizes(400, n_slots, chunk, k);
-        let mut model = open(&asset("tiny-gemma4"), Some(&assistant), sizes, Activation::Bf16);
+        let mut engine = open(&asset("tiny-gemma4"), Some(&assistant), sizes, Activation::Bf16);
         let mut requests = requests.clone();
         requests.iter_mut().for_each(|request| request.draft.tokens_per_round = Some(k));
-        for (i, (drafted, plain)) in run(&mut model.engine, &requests, stagger).iter().zip(&plain).enumerate()
-        {
+        for (i, (drafted, plain)) in run(&mut engine, &requests, stagger).iter().zip(&plain).enumerate() {
             assert_eq!(
                 drafted.token_ids, plain.token_ids,
                 "prompt {i}, {k} drafts, {n_slots} slots, chunk {chunk}"
