@@ -181,3 +181,6 @@ fn promise(state: &State<'_>, rows: &[PlannedRows], free: &mut [usize]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -163,3 +163,6 @@ impl KvCache {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
