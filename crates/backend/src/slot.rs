@@ -49,4 +49,6 @@ pub struct SlotReport {
     pub finish: Option<Finish>,
     /// A value of this sequence was not finite: its request must fail. Other slots are untouched.
     pub fault: bool,
+    /// A drafter had no token to choose for this slot, because its logits were not finite. The text is not touched.
+    pub draft_fault: bool,
 }

@@ -117,11 +117,13 @@ impl SlotStates {
         slot.tokens.extend_from_slice(drafts);
     }
 
-    /// Sets draft `step` behind the known tokens. Steps of a round come in order.
-    pub fn put_draft(&mut self, slot: SlotId, step: usize, token: TokenId) {
+    /// Sets draft `step` behind the known tokens. Steps of a round come in order. `None`: the drafter's logits were not finite; some
+    /// token stands there all the same, for the target to judge like any other.
+    pub fn put_draft(&mut self, slot: SlotId, step: usize, token: Option<TokenId>) {
         let slot = self.slot_mut(slot);
+        slot.report.draft_fault |= token.is_none();
         slot.tokens.truncate(slot.known + step);
-        slot.tokens.push(token);
+        slot.tokens.push(token.unwrap_or_default());
     }
 
     /// [`crate::Backend::truncate`].
@@ -138,6 +140,7 @@ impl SlotStates {
         let report = SlotReport { len: slot.len, ..slot.report.clone() };
         slot.report.emitted.clear();
         slot.report.accepted = 0;
+        slot.report.draft_fault = false;
         report
     }
 

@@ -382,8 +382,13 @@ fn keep_drafting(
     report: &SlotReport,
 ) {
     let Some(drafting) = sequence.drafting.as_mut().filter(|drafting| drafting.active()) else { return };
-    if let Some(error) = &part.draft_error {
-        drafting.statistics.inactive_reason = Some(format!("the drafter failed: {error}"));
+    let reason = match &part.draft_error {
+        Some(error) => Some(format!("the drafter failed: {error}")),
+        None if report.draft_fault => Some("the drafter failed: its logits were not finite".into()),
+        None => None,
+    };
+    if reason.is_some() {
+        drafting.statistics.inactive_reason = reason;
         drafter.close(backend, part.slot);
     } else {
         drafter.collected(part.slot, &report.emitted);

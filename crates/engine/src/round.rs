@@ -93,3 +93,83 @@ fn draft(players: &mut Players<'_>, slots: &mut [RoundSlot]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use paceline_backend::{Activation, Door, KvBlockId, Record, Recorder, SlotInit, TokenId};
+    use paceline_testkit::{ToyBackend, ToyModel, ToyTarget};
+
+    use super::*;
+    use crate::sizes::Sizes;
+
+    /// Proposes one token, and notes when it is called.
+    struct Listening(Arc<Mutex<Vec<&'static str>>>);
+
+    impl Drafter for Listening {
+        fn kind(&self) -> &'static str {
+            "listening"
+        }
+        fn suggested_drafts(&self) -> usize {
+            1
+        }
+        fn draft(&mut self, _: &mut dyn Backend, slots: &mut [DraftSlot]) -> Result<(), DraftError> {
+            self.0.lock().unwrap().push("draft");
+            slots.iter_mut().for_each(|slot| slot.propose(&[TokenId(5)]));
+            Ok(())
+        }
+        fn verified(&mut self, _: &mut dyn Backend, pass: &Pass) {
+            assert_eq!(pass.rows().len(), 4);
+            self.0.lock().unwrap().push("verified");
+        }
+        fn committed(&mut self, _: &mut dyn Backend, _: &Pass) {
+            self.0.lock().unwrap().push("committed");
+        }
+    }
+
+    #[test]
+    fn a_round_is_one_pass_and_reads_no_value() {
+        let model = ToyModel::default();
+        let sizes = Sizes { n_slots: 2, max_drafts: 2, ..Sizes::single(64) };
+        let limits = sizes.limits(&ToyTarget::description_of(&model), Activation::F32).unwrap();
+        let mut backend = Recorder::new(ToyBackend::new(&model));
+        let target = ToyTarget::load(&model, &mut backend, &limits).unwrap();
+        backend.reserve(2, 64, limits.max_rows).unwrap();
+        let init = |n| SlotInit {
+            tokens: model.prompt(n, 1),
+            limit: 64,
+            end_tokens: [].into(),
+            suppress: [].into(),
+        };
+        for slot in 0..2 {
+            backend.open(SlotId(slot), init(1 + slot as usize));
+            let put = |&group| backend.put_blocks(SlotId(slot), group, 0, &[KvBlockId(slot)]);
+            target.kv_groups().iter().for_each(put);
+        }
+        let calls = Arc::default();
+        let drafter: &mut (dyn Drafter + 'static) = &mut Listening(Arc::clone(&calls));
+        let part = |slot, n_known, n_drafts| RoundSlot {
+            slot: SlotId(slot),
+            n_known,
+            chooses: true,
+            n_drafts,
+            draft_error: None,
+        };
+        let mut slots = [part(0, 1, 2), part(1, 2, 0)];
+        let players = &mut Players { backend: &mut backend, target: &target, drafter: Some(drafter) };
+        run(players, &mut slots, Pass::default());
+
+        assert_eq!(slots.map(|part| part.n_drafts), [1, 0]);
+        assert_eq!(*calls.lock().unwrap(), ["draft", "verified", "committed"]);
+        let records = backend.take();
+        let position = |wanted: &dyn Fn(&Record) -> bool| records.iter().position(wanted);
+        assert_eq!(position(&|record| *record == Record::Door(Door::PutDrafts)), Some(0));
+        assert_eq!(records[1], Record::Begin { rows: 4, wanted: 3 });
+        assert_eq!(
+            position(&|record| matches!(record, Record::Run { op: Op::Commit, .. })),
+            Some(records.len() - 1)
+        );
+        assert_eq!(position(&|record| *record == Record::Door(Door::Collect)), None);
+    }
+}

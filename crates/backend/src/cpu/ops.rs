@@ -305,7 +305,8 @@ impl CpuBackend {
         self.greedy(rows, logits, None, rows.start);
         for (r, choice) in self.choices.iter().enumerate() {
             let slot = self.slots.resolved(rows, r).slot;
-            self.slots.put_draft(slot, step, TokenId(choice.token));
+            let token = (!choice.fault).then_some(TokenId(choice.token));
+            self.slots.put_draft(slot, step, token);
         }
     }
 
@@ -338,7 +339,7 @@ impl CpuBackend {
         }
     }
 
-    /// The largest logit, the lowest id of equals; token 0 if none is above -inf (a draft like any other).
+    /// The largest logit, the lowest id of equals; no token if there is a NaN or nothing above -inf.
     fn choose_clustered(&mut self, op: &Op, rows: Rows) {
         let &Op::ChooseClustered { clusters, logits, head, step } = op else {
             unreachable!("dispatched by kind")
@@ -348,7 +349,9 @@ impl CpuBackend {
         let (clusters, logits) = (&buffers[clusters.index as usize], &buffers[logits.index as usize]);
         for r in 0..rows.len {
             let mut best = (f32::NEG_INFINITY, 0);
-            let logits = logits.row(rows.start + r).chunks_exact(head.groups.size);
+            let logits = logits.row(rows.start + r);
+            let fault = logits.iter().any(|logit| logit.is_nan());
+            let logits = logits.chunks_exact(head.groups.size);
             for (&cluster, logits) in clusters.row(rows.start + r).iter().zip(logits) {
                 let tokens = &head.order[cluster as usize * head.groups.size..];
                 for (&logit, &token) in logits.iter().zip(tokens) {
@@ -357,7 +360,8 @@ impl CpuBackend {
                     }
                 }
             }
-            slots.put_draft(slots.resolved(rows, r).slot, step as usize, TokenId(best.1));
+            let token = (!fault && best.0 > f32::NEG_INFINITY).then_some(TokenId(best.1));
+            slots.put_draft(slots.resolved(rows, r).slot, step as usize, token);
         }
     }
 

@@ -122,6 +122,21 @@ fn a_drafter_that_fails_is_dropped_and_says_so() {
 }
 
 #[test]
+fn a_drafter_whose_values_overflow_is_dropped_and_says_so() {
+    let model = ToyModel::default();
+    let prompt = model.prompt(20, 1);
+    let text = model.decode(&prompt, 60, &[]);
+    let model = ToyModel { drafter_overflows: Some(text[20]), ..model };
+    for k in [1, 4] {
+        let requests = vec![drafted(prompt.clone(), 60, k), drafted(model.prompt(5, 7), 60, k)];
+        let completions = check(&Case::new(&model, sizes(100, 2, 64, 5), ToyDrafter::Assistant, requests));
+        let draft = statistics(&completions)[0];
+        assert_eq!(draft.inactive_reason.as_deref(), Some("the drafter failed: its logits were not finite"));
+        assert!(draft.rounds > 1 && draft.emitted < 59);
+    }
+}
+
+#[test]
 fn acceptance_does_not_depend_on_the_company() {
     let model = ToyModel::default();
     let accepted = |case: &Case| -> Vec<Vec<u32>> {

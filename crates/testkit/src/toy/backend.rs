@@ -137,7 +137,7 @@ impl ToyBackend {
             }
             Op::ChooseDraft { logits, step } => {
                 let token = ToyModel::choose(self.buffers[logits.index as usize].row(at), |_| false);
-                self.states.put_draft(row.slot, step as usize, token.unwrap_or_default());
+                self.states.put_draft(row.slot, step as usize, token);
             }
             Op::ReadSlots { src, out, .. } => self.set_hash(out, at, self.hash(src, row.slot.0 as usize)),
             Op::WriteSlots { src, out } => self.set_hash(out, row.slot.0 as usize, self.hash(src, at)),

@@ -20,7 +20,7 @@ pub enum ToyLayer {
     },
 }
 
-/// What the toy is. Every field changes its text.
+/// What the toy is. Every field but the last changes its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToyModel {
     /// Seed of all hashes.
@@ -37,6 +37,8 @@ pub struct ToyModel {
     pub near_ties: bool,
     /// A row with this token overflows: its K/V and logits are not finite.
     pub overflows: Option<TokenId>,
+    /// After this token the logits of a drafter are not finite.
+    pub drafter_overflows: Option<TokenId>,
 }
 
 impl Default for ToyModel {
@@ -55,6 +57,7 @@ impl Default for ToyModel {
             habits: 85,
             near_ties: false,
             overflows: None,
+            drafter_overflows: None,
         }
     }
 }
@@ -115,7 +118,7 @@ impl ToyModel {
 
     /// Logits of a drafter: the habit, but for one in eight of its hidden states.
     pub(crate) fn guess(&self, hidden: u64, token: TokenId, out: &mut [f32]) {
-        out.fill(0.0);
+        out.fill(if self.drafter_overflows == Some(token) { f32::NAN } else { 0.0 });
         let wrong = u32::from(hidden.is_multiple_of(8));
         out[((self.habit(token).0 + wrong) % self.vocab_size) as usize] = 1.0;
     }
