@@ -67,6 +67,6 @@ pub use paceline_backend::{Activation, BackendInfo, Isa, TokenId};
 pub use paceline_checkpoint::{Inexact, ModelFolder, Tokenizer};
 pub use paceline_models::Description;
 pub use request::{DraftSettings, Request, RequestId};
-pub use sizes::{Sizes, block_bytes};
+pub use sizes::Sizes;
 pub use statistics::DraftStatistics;
 pub use text::{Detokenizer, TextDecoder};

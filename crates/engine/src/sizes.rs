@@ -72,7 +72,7 @@ impl Sizes {
 }
 
 /// Bytes of one block of a group.
-pub fn block_bytes(spec: &KvGroupSpec, activation: Activation) -> u64 {
+fn block_bytes(spec: &KvGroupSpec, activation: Activation) -> u64 {
     let value_bytes = match activation {
         Activation::Bf16 => 2,
         Activation::F32 => 4,
