@@ -254,6 +254,20 @@ impl<'a> Section<'a> {
         Ok(fields.map(|fields| Section { file: self.file, parents, fields }))
     }
 
+    /// A list of objects; null and absence are `None`.
+    ///
+    /// # Errors
+    /// [`Error::WrongType`].
+    pub fn optional_section_list(&self, field: &str) -> Result<Option<Vec<Section<'a>>>, Error> {
+        let section = |(i, item): (usize, &'a Value)| {
+            let parents = format!("{}{field}[{i}].", self.parents);
+            item.as_object().map(|fields| Section { file: self.file, parents, fields })
+        };
+        self.converted(field, "a list of objects", |value| {
+            value.as_array()?.iter().enumerate().map(section).collect()
+        })
+    }
+
     /// The error for a field whose value is a valid one of its type, but not a supported one.
     pub fn unsupported(&self, field: &str, expected: impl Into<String>) -> Error {
         self.out_of_range(field, self.fields.get(field).unwrap_or(&Value::Null), expected.into())

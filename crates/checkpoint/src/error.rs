@@ -252,6 +252,30 @@ pub enum Error {
         /// Tokens of the model.
         expected: usize,
     },
+    /// A chat template cannot be parsed, or failed over a conversation.
+    #[error("{file}: chat template fails: {message}")]
+    Template {
+        /// The file that holds the template.
+        file: PathBuf,
+        /// What is wrong and where.
+        message: String,
+    },
+    /// A chat template refused a conversation in its own words.
+    #[error("{file}: chat template refuses the conversation: {message}")]
+    TemplateRefused {
+        /// The file that holds the template.
+        file: PathBuf,
+        /// What the template says.
+        message: String,
+    },
+    /// A chat template needed more steps or memory than it may.
+    #[error("{file}: chat template does not come to an end within {limit} steps for this conversation")]
+    TemplateTooLong {
+        /// The file that holds the template.
+        file: PathBuf,
+        /// Steps that it had.
+        limit: u64,
+    },
     /// The checkpoint holds tensors that the model does not know.
     #[error("{file}: {} tensor(s) that this architecture does not know: {}", names.len(), shortened(names))]
     UnknownTensors {

@@ -8,13 +8,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::shards::open_weights;
+use crate::template::MAX_TEMPLATE_BYTES;
 use crate::tokenizer_config::TokenizerConfig;
-use crate::{Error, FileBytes, GenerationConfig, RawConfig, Tensors, Tokenizer};
+use crate::{ChatTemplate, Error, FileBytes, GenerationConfig, RawConfig, Tensors, Tokenizer};
 
 /// Largest accepted config file, in bytes. Published ones have less than 100 kB.
 const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
 const TOKENIZER: &str = "tokenizer.json";
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+const TEMPLATE: &str = "chat_template.jinja";
 /// Largest accepted tokenizer, in bytes. The largest published ones have about 35 MB.
 const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 
@@ -109,8 +112,29 @@ impl ModelFolder {
         Tokenizer::parse(&self.origin.join(TOKENIZER), &bytes, &settings, bos_token_id).map(Some)
     }
 
+    /// The chat template of the folder, from `chat_template.jinja` or else `tokenizer_config.json`; `None` when it has
+    /// none, as base models do.
+    ///
+    /// # Errors
+    /// [`Error::Template`]; what can be wrong with `tokenizer_config.json`.
+    pub fn chat_template(&self) -> Result<Option<ChatTemplate>, Error> {
+        let settings = self.tokenizer_config()?;
+        if let Some(bytes) = self.read(TEMPLATE, MAX_TEMPLATE_BYTES)? {
+            let file = self.origin.join(TEMPLATE);
+            let Ok(source) = str::from_utf8(&bytes) else {
+                return Err(Error::Template { file, message: "it is not UTF-8 text".to_owned() });
+            };
+            return ChatTemplate::parse(&file, source, &settings.special_tokens).map(Some);
+        }
+        if settings.chat_templates.is_empty() {
+            return Ok(None);
+        }
+        let file = self.origin.join(TOKENIZER_CONFIG);
+        ChatTemplate::parse_named(&file, &settings.chat_templates, &settings.special_tokens).map(Some)
+    }
+
     fn tokenizer_config(&self) -> Result<TokenizerConfig, Error> {
-        let raw = read_config(&self.origin, &self.files, "tokenizer_config.json")?;
+        let raw = read_config(&self.origin, &self.files, TOKENIZER_CONFIG)?;
         raw.map(|raw| TokenizerConfig::read(&raw)).transpose().map(Option::unwrap_or_default)
     }
 

@@ -7,6 +7,7 @@
 //! - [`ModelFolder`] is the way in: a folder on disk, or files embedded in the program.
 //! - [`RawConfig`] and [`Section`] read `config.json` field by field. Nothing here fills in a default; what the
 //!   fields mean is the business of the model that asks for them.
+//! - [`Tokenizer`] and [`Detokenizer`] turn text into tokens and back, [`ChatTemplate`] a conversation into text.
 //! - [`Tensors`] has all weights by name, memory-mapped or made up from a seed ([`Tensors::random`]). A model takes
 //!   what it needs by name and shape and then calls [`Tensors::finish`], which refuses what nobody took.
 //!
@@ -36,6 +37,7 @@
 #![deny(unsafe_code)]
 
 mod config;
+mod deep_stack;
 mod detokenizer;
 mod dtype;
 mod error;
@@ -45,9 +47,13 @@ mod generation;
 mod json;
 #[allow(unsafe_code)]
 mod mmap;
+mod python;
 mod random;
 mod safetensors;
 mod shards;
+mod strftime;
+mod tags;
+mod template;
 mod tensor;
 mod tensors;
 #[cfg(test)]
@@ -64,6 +70,7 @@ pub use file_bytes::{FileBytes, FileSlice};
 pub use folder::ModelFolder;
 pub use generation::GenerationConfig;
 pub use safetensors::{MAX_HEADER_BYTES, MAX_RANK, MAX_TENSORS};
+pub use template::{ChatTemplate, Conversation};
 pub use tensor::{Inexact, Tensor};
 pub use tensors::Tensors;
 pub use tokenizer::Tokenizer;

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use paceline_checkpoint::{ModelFolder, SpecialTokens};
-use serde_json::Value;
+use paceline_checkpoint::{Conversation, ModelFolder, SpecialTokens};
+use serde_json::{Map, Value};
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -25,6 +25,7 @@ fn prompts_and_texts_are_the_recorded_ones() {
     let tokenizer = folder.tokenizer().unwrap().unwrap();
     tokenizer.check_vocabulary(4096).unwrap();
     let end_token_ids = folder.generation().unwrap().end_token_ids;
+    let template = folder.chat_template().unwrap().unwrap();
     let mut n_compared = 0;
     for case in recorded() {
         let (Some(prompt), Some(text)) = (case["prompt"].as_str(), case["text"].as_str()) else { continue };
@@ -32,6 +33,16 @@ fn prompts_and_texts_are_the_recorded_ones() {
         let output = ids(&case["greedy_f32"]);
         let output = output.strip_suffix(&end_token_ids[1..]).unwrap_or(&output);
         assert_eq!(tokenizer.decode(output, SpecialTokens::Skip), text, "{}", case["name"]);
+        if case["messages"].is_array() {
+            let rendered = template.render(&Conversation {
+                messages: &case["messages"],
+                tools: None,
+                add_generation_prompt: true,
+                variables: &Map::new(),
+                unix_seconds: 0,
+            });
+            assert_eq!(rendered.unwrap(), prompt, "{}", case["name"]);
+        }
         n_compared += 1;
     }
     assert!(n_compared >= 10, "{n_compared}");
