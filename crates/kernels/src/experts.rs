@@ -142,6 +142,10 @@ impl Sorted {
         self.next.clear();
     }
 
+    fn rows_per_run(&self) -> usize {
+        self.pairs.len().div_ceil(self.runs.len().max(1))
+    }
+
     /// Sorts by counting.
     fn sort(&mut self, routed: &[Routed], experts: usize) {
         self.clear();
@@ -221,10 +225,10 @@ fn activate(
     let Context { isa, team, inputs, blocks, experts: ExpertScratch { sorted, act, .. } } = cx;
     let kernel = Kernel::pick(*isa, activation);
     let (n, k) = (weights.intermediate(), weights.width());
-    let how = Preparation { isa: *isa, activation, form: kernel.form(), k };
+    let how = Preparation { isa: *isa, form: kernel.form(activation), k };
     let row = |place: usize| x.row(sorted.pairs[place] as usize / top_k, k);
     let x = inputs.prepare(team, how, sorted.groups.len(), |i| sorted.groups[i].clone(), row);
-    let chunks = Chunks::new(weights.gate_up[0].packed(), team.threads(), 2);
+    let chunks = Chunks::new(weights.gate_up[0].packed(), sorted.rows_per_run(), team.threads(), 2);
     let (blocks, act) = (blocks.share(), SharedRows::new(RowsMut::dense(act, n)));
     team.run(sorted.runs.len() * chunks.count(), |thread, i| {
         let Run { expert, places } = &sorted.runs[i / chunks.count()];
@@ -244,10 +248,10 @@ fn project(cx: &mut Context, activation: Activation, weights: ExpertWeights<'_>)
     let Context { isa, team, inputs, blocks, experts: ExpertScratch { sorted, act, y } } = cx;
     let kernel = Kernel::pick(*isa, activation);
     let (n, k) = (weights.width(), weights.intermediate());
-    let how = Preparation { isa: *isa, activation, form: kernel.form(), k };
+    let how = Preparation { isa: *isa, form: kernel.form(activation), k };
     let row = |place: usize| &act[place * k..][..k];
     let x = inputs.prepare(team, how, sorted.groups.len(), |i| sorted.groups[i].clone(), row);
-    let chunks = Chunks::new(&weights.down[0], team.threads(), 1);
+    let chunks = Chunks::new(&weights.down[0], sorted.rows_per_run(), team.threads(), 1);
     let (blocks, y) = (blocks.share(), SharedRows::new(RowsMut::dense(y, n)));
     team.run(sorted.runs.len() * chunks.count(), |thread, i| {
         let Run { expert, places } = &sorted.runs[i / chunks.count()];

@@ -133,6 +133,14 @@ pub struct Avx512(());
 #[derive(Clone, Copy, Debug)]
 pub struct Amx(());
 
+impl Amx {
+    /// The level of AMX has all of AVX-512.
+    #[inline]
+    pub fn avx512(self) -> Avx512 {
+        Avx512(())
+    }
+}
+
 impl Isa {
     /// The given level, if this machine has it. The first question about AMX asks the operating system to allow
     /// its use in this process.

@@ -44,7 +44,7 @@ pub fn linear_groups(
     assert!(chosen.iter().all(fits), "groups {chosen:?} of {} panels", w.panels());
     let Context { isa, team, inputs, blocks, .. } = cx;
     let kernel = Kernel::pick(*isa, activation);
-    let how = Preparation { isa: *isa, activation, form: kernel.form(), k: w.k() };
+    let how = Preparation { isa: *isa, form: kernel.form(activation), k: w.k() };
     let x = inputs.prepare_rows(team, how, RowsRef::dense(x, w.k()));
     let (blocks, out) = (blocks.share(), SharedRows::new(RowsMut::dense(out, groups.size)));
     team.run(chosen.len(), |thread, i| {

@@ -8,8 +8,12 @@
 //! would fall into a few sets of the cache.)
 use std::ops::Range;
 
-use super::round::{copy_row, round_row, round_row_wide};
+#[cfg(target_arch = "x86_64")]
+use super::round::narrow_row;
+use super::round::{copy_row, round_row};
 use super::rows::RowsRef;
+#[cfg(target_arch = "x86_64")]
+use crate::isa::Avx512;
 use crate::isa::Isa;
 use crate::memory::{Disjoint, HugeBuf, OutOfMemory};
 use crate::numerics::{Activation, K_TILE};
@@ -36,6 +40,7 @@ impl<'a, T> Tiled<'a, T> {
     }
 
     /// All groups, one behind the other.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn data(&self) -> &'a [T] {
         self.data
     }
@@ -47,6 +52,7 @@ pub(crate) enum Inputs<'a> {
     /// In f32, rounded to the activation type: for FMA.
     Wide(Tiled<'a, f32>),
     /// In bf16: for AMX.
+    #[cfg(target_arch = "x86_64")]
     Narrow(Tiled<'a, u16>),
 }
 
@@ -54,6 +60,7 @@ impl Inputs<'_> {
     pub(crate) fn rows(&self) -> usize {
         match self {
             Inputs::Wide(x) => x.rows,
+            #[cfg(target_arch = "x86_64")]
             Inputs::Narrow(x) => x.rows,
         }
     }
@@ -61,25 +68,26 @@ impl Inputs<'_> {
     pub(crate) fn k_tiles(&self) -> usize {
         match self {
             Inputs::Wide(x) => x.k_tiles,
+            #[cfg(target_arch = "x86_64")]
             Inputs::Narrow(x) => x.k_tiles,
         }
     }
 }
 
 /// Which of the [`Inputs`] a kernel wants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Form {
     /// [`Inputs::Wide`].
-    Wide,
+    Wide(Activation),
     /// [`Inputs::Narrow`].
-    Narrow,
+    #[cfg(target_arch = "x86_64")]
+    Narrow(Avx512),
 }
 
 /// How rows are made ready.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Preparation {
     pub(crate) isa: Isa,
-    pub(crate) activation: Activation,
     pub(crate) form: Form,
     /// Elements of a row that count.
     pub(crate) k: usize,
@@ -114,27 +122,28 @@ impl InputScratch {
         row: impl Fn(usize) -> &'x [f32] + Sync,
     ) -> Prepared<'_> {
         let rows = groups.checked_sub(1).map_or(0, |last| group(last).end);
-        let Preparation { isa, activation, form, k } = how;
+        let Preparation { isa, form, k } = how;
         let k_tiles = k.div_ceil(K_TILE);
         let len = rows * k_tiles * K_TILE;
         assert!(len <= self.len(), "no room for {rows} rows of {k}: reserve it first");
         let elements = &mut self.elements[..len];
-        let data = match (form, activation) {
-            (Form::Narrow, Activation::F32) => unreachable!("f32 activations have no narrow form"),
-            (Form::Narrow, Activation::Bf16) => {
+        let data = match form {
+            #[cfg(target_arch = "x86_64")]
+            Form::Narrow(v) => {
                 // SAFETY: the memory of `len` f32 holds `len` u16, which ask for less alignment and for which any bits are
                 // a value; it is borrowed as the f32 were. As f32 any bits are a value again.
                 let data =
                     unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast::<u16>(), len) };
-                lay_out(team, k, data, groups, group, |at, to, r, n| round_row(isa, &row(at)[..k], to, r, n));
+                lay_out(team, k, data, groups, group, |at, to, r, n| narrow_row(v, &row(at)[..k], to, r, n));
                 Data::Narrow(data)
             }
-            (Form::Wide, Activation::Bf16) => {
-                let put = |at, to: &mut [f32], r, n| round_row_wide(isa, &row(at)[..k], to, r, n);
-                lay_out(team, k, elements, groups, group, put);
+            Form::Wide(Activation::Bf16) => {
+                lay_out(team, k, elements, groups, group, |at, to, r, n| {
+                    round_row(isa, &row(at)[..k], to, r, n)
+                });
                 Data::Wide(elements)
             }
-            (Form::Wide, Activation::F32) => {
+            Form::Wide(Activation::F32) => {
                 lay_out(team, k, elements, groups, group, |at, to, r, n| copy_row(&row(at)[..k], to, r, n));
                 Data::Wide(elements)
             }
@@ -160,6 +169,7 @@ pub(crate) struct Prepared<'a> {
 #[derive(Clone, Copy)]
 enum Data<'a> {
     Wide(&'a [f32]),
+    #[cfg(target_arch = "x86_64")]
     Narrow(&'a [u16]),
 }
 
@@ -171,6 +181,7 @@ impl<'a> Prepared<'a> {
         let at = rows.start * width..rows.end * width;
         match self.data {
             Data::Wide(data) => Inputs::Wide(Tiled { rows: rows.len(), k_tiles, data: &data[at] }),
+            #[cfg(target_arch = "x86_64")]
             Data::Narrow(data) => Inputs::Narrow(Tiled { rows: rows.len(), k_tiles, data: &data[at] }),
         }
     }

@@ -40,11 +40,11 @@ impl Kernel {
     }
 
     /// The form in which it reads rows.
-    pub(crate) fn form(self) -> Form {
+    pub(crate) fn form(self, activation: Activation) -> Form {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Kernel::Amx(_) => Form::Narrow,
-            _ => Form::Wide,
+            Kernel::Amx(amx) => Form::Narrow(amx.avx512()),
+            _ => Form::Wide(activation),
         }
     }
 
@@ -69,6 +69,7 @@ impl Kernel {
             (Kernel::Scalar, Inputs::Wide(x)) => {
                 each_panel(w, panels, x.rows, c, |w, c| scalar::panel(w, x, c));
             }
+            #[cfg(target_arch = "x86_64")]
             _ => unreachable!("rows are prepared in the form of their kernel"),
         }
     }

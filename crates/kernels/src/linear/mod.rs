@@ -43,6 +43,10 @@ use kernel::Kernel;
 pub(crate) const BLOCK_ROWS: usize = 256;
 /// The most panels in a chunk.
 const CHUNK_PANELS: usize = 8;
+/// Rows up to which a product takes as long as reading the weights, or nearly.
+const MANY_ROWS: usize = 32;
+/// Bytes of weights below which the taking of chunks counts.
+const SMALL_MATRIX: usize = 1 << 20;
 
 /// What the products of one backend share: the level, the threads, and their scratch memory.
 #[derive(Debug)]
@@ -171,8 +175,8 @@ fn multiply(
 ) {
     let Context { isa, team, inputs, blocks, .. } = cx;
     let kernel = Kernel::pick(*isa, activation);
-    let how = Preparation { isa: *isa, activation, form: kernel.form(), k: w.k() };
-    let chunks = Chunks::new(w, team.threads(), group);
+    let how = Preparation { isa: *isa, form: kernel.form(activation), k: w.k() };
+    let chunks = Chunks::new(w, x.n_rows, team.threads(), group);
     for first in (0..x.n_rows).step_by(BLOCK_ROWS) {
         let rows = first..(first + BLOCK_ROWS).min(x.n_rows);
         let x = inputs.prepare_rows(team, how, x.block(rows));
@@ -217,7 +221,7 @@ impl SharedBlocks<'_> {
     }
 }
 
-/// How the panels of a matrix are cut into chunks.
+/// How the panels of a matrix are cut into chunks. An output lies in one panel, so the cut shows in no result.
 #[derive(Clone, Copy)]
 pub(crate) struct Chunks {
     panels: usize,
@@ -225,11 +229,20 @@ pub(crate) struct Chunks {
 }
 
 impl Chunks {
-    /// Chunks of whole groups of `group` panels: four a thread, where there are enough.
-    pub(crate) fn new(w: &PackedMatrix, threads: usize, group: usize) -> Chunks {
+    /// Chunks of whole groups of `group` panels, for products of about `rows` rows.
+    pub(crate) fn new(w: &PackedMatrix, rows: usize, threads: usize, group: usize) -> Chunks {
         let panels = w.panels();
-        let fair = panels.div_ceil(4 * threads).next_multiple_of(group);
-        Chunks { panels, per_chunk: fair.clamp(group, CHUNK_PANELS) }
+        let (per_thread, most) = if rows > MANY_ROWS {
+            // As large as they may be, for what a chunk reads is used for all its panels; and as many for each thread.
+            (panels.div_ceil(threads * CHUNK_PANELS), CHUNK_PANELS)
+        } else if w.bytes() < SMALL_MATRIX {
+            (2, CHUNK_PANELS)
+        } else {
+            // Threads wait for the last chunk: it should be a small part of the whole.
+            (16, CHUNK_PANELS / 2)
+        };
+        let fair = panels.div_ceil(threads * per_thread.max(1)).next_multiple_of(group);
+        Chunks { panels, per_chunk: fair.clamp(group, most) }
     }
 
     pub(crate) fn count(self) -> usize {

@@ -154,7 +154,7 @@ impl Team {
         }
         let call = Call { data: (&raw const f).cast(), invoke: invoke::<F>, chunks };
         self.publish(call);
-        self.shared.work(0, Shared::take_first);
+        self.shared.work(0, Some(0), Shared::take_first);
         self.shared.wait_for(chunks);
         let panic = self.shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(panic) = panic {
@@ -183,9 +183,9 @@ impl Team {
         // and workers read `call` with a chunk in hand only.
         unsafe { *shared.job.0.call.get() = call };
         shared.done.0.store(0, Ordering::Relaxed);
-        // Release for the call's fields. Sequentially consistent against `sleep_until_work`: either the worker sees
+        // All but the first chunk, which the caller keeps. Release for the call's fields. Sequentially consistent against `sleep_until_work`: either the worker sees
         // these chunks before it parks, or it is seen among the sleepers here.
-        shared.job.0.free.store(u64::from(call.chunks), Ordering::SeqCst);
+        shared.job.0.free.store(1 << 32 | u64::from(call.chunks), Ordering::SeqCst);
         if shared.sleepers.0.load(Ordering::SeqCst) == 0 {
             return;
         }
@@ -225,9 +225,10 @@ impl Shared {
         }
     }
 
-    /// Takes and runs chunks until none is free.
-    fn work(&self, thread: usize, take: impl Fn(&Shared) -> Option<u32>) {
-        while let Some(chunk) = take(self) {
+    /// Runs the chunk that the thread has, if any, then takes and runs chunks until none is free.
+    fn work(&self, thread: usize, first: Option<u32>, take: impl Fn(&Shared) -> Option<u32>) {
+        let mut next = first.or_else(|| take(self));
+        while let Some(chunk) = next {
             // SAFETY: this thread holds a chunk that is not done, so the call is not written (module text, 1 to 3).
             let call = unsafe { *self.job.0.call.get() };
             // SAFETY: `data` points to the closure of the call in progress, which `Team::run` keeps until every chunk,
@@ -239,6 +240,7 @@ impl Shared {
                 self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
             }
             self.finish_one(call.chunks);
+            next = take(self);
         }
     }
 
@@ -287,7 +289,7 @@ impl Shared {
     /// A worker's life.
     fn serve(&self, thread: usize) {
         loop {
-            self.work(thread, Shared::take_last);
+            self.work(thread, None, Shared::take_last);
             let stop = || self.stop.load(Ordering::Relaxed);
             if !spin_until(|| self.has_work(Ordering::Relaxed) || stop()) {
                 self.sleep_until_work(&self.sleeps[thread - 1]);
