@@ -16,6 +16,7 @@ pub mod cpu;
 mod delegate;
 
 mod handle;
+mod observed;
 mod op;
 mod pass;
 mod recorder;
@@ -28,6 +29,7 @@ pub use backend::{Backend, BackendError, BackendInfo};
 pub use checked::{Checked, Mismatch};
 pub use cpu::{CpuBackend, CpuOptions};
 pub use handle::{Buf, ClusterHead, Experts, KvGroup, KvLayer, Matrix, Rope, Table, Vector};
+pub use observed::{Observed, Observer};
 pub use op::{KvWrite, Mark, Op, OpOperands, ValueSource};
 pub use paceline_kernels::isa::{Isa, IsaError, IsaNote, Level};
 pub use paceline_kernels::numerics::{Activation, CONTRACT_VERSION, KV_BLOCK};

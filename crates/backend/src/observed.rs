@@ -1,0 +1,78 @@
+//! A backend that lets somebody look: after each op and at each value that a model names.
+
+use crate::delegate::delegate_load_and_peek;
+use crate::{Backend, Buf, KvBlockId, KvGroup, Mark, Op, Pass, Rows, SlotId, SlotInit, SlotReport, TokenId};
+
+/// Looks at what a model does, through the `peek` calls of [`Backend`].
+pub trait Observer: Send {
+    /// An op ran.
+    fn ran(&mut self, backend: &dyn Backend, op: &Op, rows: Rows);
+
+    /// A value was named. It stands in `buf` at the rows of the run; logits stand there from row 0 on.
+    fn marked(&mut self, backend: &dyn Backend, mark: Mark, buf: Buf, rows: Rows);
+}
+
+/// Wraps a backend and shows an observer what happens.
+pub struct Observed<B, O> {
+    inner: B,
+    observer: O,
+}
+
+impl<B: Backend, O: Observer> Observed<B, O> {
+    /// Wraps `inner`.
+    pub fn new(inner: B, observer: O) -> Self {
+        Self { inner, observer }
+    }
+
+    /// The observer.
+    pub fn observer(&self) -> &O {
+        &self.observer
+    }
+
+    /// The observer, to set it for what comes.
+    pub fn observer_mut(&mut self) -> &mut O {
+        &mut self.observer
+    }
+}
+
+impl<B: Backend, O: Observer> Backend for Observed<B, O> {
+    delegate_load_and_peek!();
+
+    fn open(&mut self, slot: SlotId, init: SlotInit) {
+        self.inner.open(slot, init);
+    }
+
+    fn close(&mut self, slot: SlotId) {
+        self.inner.close(slot);
+    }
+
+    fn put_blocks(&mut self, slot: SlotId, group: KvGroup, first: usize, blocks: &[KvBlockId]) {
+        self.inner.put_blocks(slot, group, first, blocks);
+    }
+
+    fn put_drafts(&mut self, slot: SlotId, drafts: &[TokenId]) {
+        self.inner.put_drafts(slot, drafts);
+    }
+
+    fn truncate(&mut self, slot: SlotId, len: usize) {
+        self.inner.truncate(slot, len);
+    }
+
+    fn collect(&mut self, slot: SlotId) -> SlotReport {
+        self.inner.collect(slot)
+    }
+
+    fn begin(&mut self, pass: &Pass) {
+        self.inner.begin(pass);
+    }
+
+    fn run(&mut self, op: &Op, rows: Rows) {
+        self.inner.run(op, rows);
+        self.observer.ran(&self.inner, op, rows);
+    }
+
+    fn mark(&mut self, mark: Mark, buf: Buf, rows: Rows) {
+        self.inner.mark(mark, buf, rows);
+        self.observer.marked(&self.inner, mark, buf, rows);
+    }
+}
