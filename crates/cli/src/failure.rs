@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use paceline::{BuildError, LoadError};
 use paceline_backend::BackendError;
 use paceline_models::ModelError;
 
@@ -68,6 +69,25 @@ impl From<ModelError> for Failure {
     fn from(error: ModelError) -> Self {
         match error {
             ModelError::Backend(error) => error.into(),
+            error => Failure::bad_input(error),
+        }
+    }
+}
+
+impl From<BuildError> for Failure {
+    fn from(error: BuildError) -> Self {
+        match error {
+            BuildError::Backend(error) => error.into(),
+            error => Failure::bad_input(error),
+        }
+    }
+}
+
+impl From<LoadError> for Failure {
+    fn from(error: LoadError) -> Self {
+        match error {
+            LoadError::Model(error) => error.into(),
+            LoadError::Build(error) => error.into(),
             error => Failure::bad_input(error),
         }
     }

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
-use paceline_backend::{Activation, KV_BLOCK, KvGroupSpec};
+use paceline::{Activation, Sizes};
+use paceline_backend::{KV_BLOCK, KvGroupSpec};
 use paceline_checkpoint::ModelFolder;
 use paceline_models::{Description, Parameters};
 
@@ -37,7 +38,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let contexts = contexts(args.context, &description);
     let mut text = about(&folder, &description)?;
     parameters(&mut text, &description.parameters);
-    memory(&mut text, &description, args.activations.into(), &contexts);
+    memory(&mut text, &description, args.activations.into(), &contexts)?;
     line(&mut text, "level", &isa.level().to_string());
     io::stdout().lock().write_all(text.as_bytes()).map_err(Failure::output)
 }
@@ -45,7 +46,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
 fn contexts(asked: Option<usize>, description: &Description) -> Vec<usize> {
     let most = description.max_positions;
     match asked {
-        Some(context) => vec![context.min(most)],
+        Some(context) => vec![context],
         None => CONTEXTS.into_iter().filter(|&context| context < most).chain([most]).collect(),
     }
 }
@@ -89,7 +90,12 @@ fn parameters(text: &mut String, parts: &[Parameters]) {
 }
 
 /// K/V of a token and memory at some contexts.
-fn memory(text: &mut String, description: &Description, activation: Activation, contexts: &[usize]) {
+fn memory(
+    text: &mut String,
+    description: &Description,
+    activation: Activation,
+    contexts: &[usize],
+) -> Result<(), Failure> {
     for (i, group) in description.kv_groups.iter().enumerate() {
         let layers = if group.layers == 1 { "layer" } else { "layers" };
         let of = match group.window {
@@ -102,13 +108,9 @@ fn memory(text: &mut String, description: &Description, activation: Activation, 
     let packed = description.parameters.iter().filter(|part| !part.mapped);
     let weights = packed.map(|part| part.count * WEIGHT_BYTES).sum::<u64>();
     for (i, &context) in contexts.iter().enumerate() {
-        let kv = description.kv_groups.iter().map(|group| {
-            let blocks = context.div_ceil(KV_BLOCK);
-            // A window that moves by one row touches one block more than it fills.
-            let held = group.window.map_or(blocks, |window| blocks.min(window.div_ceil(KV_BLOCK) + 1));
-            kv_bytes(group, activation, held * KV_BLOCK)
-        });
-        let kv = kv.sum::<u64>();
+        let blocks = Sizes::single(context).limits(description, activation)?.kv_blocks;
+        let groups = description.kv_groups.iter().zip(blocks);
+        let kv = groups.map(|(group, blocks)| kv_bytes(group, activation, blocks * KV_BLOCK)).sum::<u64>();
         let value = format!(
             "{} at {} tokens: {} of weights, {} of K/V; buffers come on top",
             bytes(weights + kv),
@@ -118,6 +120,7 @@ fn memory(text: &mut String, description: &Description, activation: Activation, 
         );
         line(text, if i == 0 { "memory" } else { "" }, &value);
     }
+    Ok(())
 }
 
 /// Bytes of K and V of `tokens` tokens in a group.

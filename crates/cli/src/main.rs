@@ -4,10 +4,17 @@
 #![forbid(unsafe_code)]
 
 mod builtin;
+mod chat_prompt;
+mod check;
 mod failure;
 mod inspect;
 mod model;
 mod numbers;
+mod peak_memory;
+mod progress;
+mod render;
+mod run;
+mod text_file;
 mod usage;
 
 use std::process::ExitCode;
@@ -26,13 +33,19 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Run(Box<run::Args>),
     Inspect(inspect::Args),
+    Check(check::Args),
+    Render(render::Args),
 }
 
 impl Command {
     fn run(self) -> Result<(), Failure> {
         match self {
+            Command::Run(args) => run::run(*args),
             Command::Inspect(args) => inspect::run(args),
+            Command::Check(args) => check::run(args),
+            Command::Render(args) => render::run(args),
         }
     }
 }

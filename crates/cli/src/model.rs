@@ -4,9 +4,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use paceline_backend::Activation;
+use paceline::{Activation, Isa};
 use paceline_checkpoint::ModelFolder;
-use paceline_kernels::isa::Isa;
 
 use crate::builtin;
 use crate::failure::Failure;
@@ -62,5 +61,26 @@ pub(crate) fn at_least_one(word: &str) -> Result<usize, String> {
         Ok(0) => Err("expected at least 1".to_owned()),
         Ok(n) => Ok(n),
         Err(_) => Err("expected a whole number of at least 1".to_owned()),
+    }
+}
+
+/// Most threads; more than any machine has processors.
+const MAX_THREADS: i64 = 4096;
+
+/// Threads, in arguments.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ThreadsArg {
+    /// Threads that compute; left out, one for each processor that the program may use
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS))]
+    threads: Option<u16>,
+}
+
+impl ThreadsArg {
+    /// The number of threads.
+    pub(crate) fn get(&self) -> usize {
+        match self.threads {
+            Some(threads) => threads.into(),
+            None => std::thread::available_parallelism().map_or(1, usize::from),
+        }
     }
 }

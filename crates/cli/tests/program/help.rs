@@ -5,7 +5,15 @@ use crate::process::{paceline, refuses, stdout};
 #[test]
 fn help_says_what_there_is() {
     assert_eq!(stdout(paceline().arg("--help")), include_str!("snapshots/help.txt"));
-    assert_eq!(stdout(paceline().args(["inspect", "-h"])), include_str!("snapshots/inspect.txt"));
+    let pages = [
+        ("run", include_str!("snapshots/run.txt")),
+        ("inspect", include_str!("snapshots/inspect.txt")),
+        ("check", include_str!("snapshots/check.txt")),
+        ("render", include_str!("snapshots/render.txt")),
+    ];
+    for (subcommand, page) in pages {
+        assert_eq!(stdout(paceline().args([subcommand, "-h"])), page);
+    }
 }
 
 #[test]

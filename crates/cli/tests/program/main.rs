@@ -1,5 +1,10 @@
 //! The program as a user runs it.
 
+mod bad_folder;
+mod check;
+mod documents;
 mod help;
 mod inspect;
 mod process;
+mod render;
+mod run;

@@ -1,7 +1,11 @@
 //! Runs the program and looks at what it says.
 
+use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
 
 /// The root of the repository.
 pub(crate) fn root() -> PathBuf {
@@ -37,7 +41,8 @@ pub(crate) fn refuses(command: &mut Command, code: i32, words: &[&str]) {
     }
 }
 
-fn error_line(output: &Output, command: &str) -> String {
+/// The line of error of a run that failed.
+pub(crate) fn error_line(output: &Output, command: &str) -> String {
     let error = text(&output.stderr);
     assert!(error.starts_with("error: "), "{command}: {error}");
     assert_eq!(error.lines().count(), 1, "{command}: {error}");
@@ -46,4 +51,30 @@ fn error_line(output: &Output, command: &str) -> String {
 
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("the program writes UTF-8")
+}
+
+/// A copy of an oracle folder that a test may change.
+pub(crate) fn copy_of(name: &str) -> TempDir {
+    let copy = tempfile::tempdir().expect("a temporary folder");
+    for entry in fs::read_dir(oracle(name)).expect("the oracle folder is there") {
+        let path = entry.expect("a readable entry").path();
+        let to = copy.path().join(path.file_name().expect("an entry has a name"));
+        fs::write(to, fs::read(&path).expect("a readable file")).expect("a writable copy");
+    }
+    copy
+}
+
+/// Runs the program with `bytes` on standard input.
+pub(crate) fn with_stdin(command: &mut Command, bytes: &[u8]) -> Output {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut stdin = child.stdin.take().expect("it was piped");
+    // The program may end without having read all of it.
+    let _ = stdin.write_all(bytes);
+    drop(stdin);
+    child.wait_with_output().expect("the program ends")
 }

@@ -1,0 +1,61 @@
+//! From a user's text to the tokens of a prompt.
+
+use std::io::{self, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use paceline_checkpoint::{ChatTemplate, Conversation, ModelFolder, Tokenizer};
+use serde_json::{Map, json};
+
+use crate::failure::Failure;
+
+/// Encodes texts, each as the first message of a conversation or as it is.
+pub(crate) struct PromptEncoder<'a> {
+    tokenizer: &'a Tokenizer,
+    template: Option<ChatTemplate>,
+}
+
+impl<'a> PromptEncoder<'a> {
+    /// The encoder of a model. With `raw`, or where the model has no chat template, texts are used as they are.
+    pub(crate) fn new(
+        folder: &ModelFolder,
+        tokenizer: Option<&'a Tokenizer>,
+        raw: bool,
+    ) -> Result<Self, Failure> {
+        let Some(tokenizer) = tokenizer else {
+            let folder = folder.origin().display();
+            return Err(Failure::bad_input(format!(
+                "{folder}: has no tokenizer.json, so no text can be read; give the prompt with --token-ids"
+            )));
+        };
+        let template = if raw { None } else { folder.chat_template()? };
+        if !raw && template.is_none() {
+            // A note that cannot be written changes nothing.
+            let _ = writeln!(
+                io::stderr(),
+                "note: the model has no chat template; the prompt is used as it is, as with --raw"
+            );
+        }
+        Ok(Self { tokenizer, template })
+    }
+
+    /// The tokens of a text.
+    pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>, Failure> {
+        let rendered = match &self.template {
+            None => text.to_owned(),
+            Some(template) => template.render(&Conversation {
+                messages: &json!([{"role": "user", "content": text}]),
+                tools: None,
+                add_generation_prompt: true,
+                variables: &Map::new(),
+                unix_seconds: unix_seconds(),
+            })?,
+        };
+        Ok(self.tokenizer.encode(&rendered)?)
+    }
+}
+
+/// The time for templates that ask for it.
+pub(crate) fn unix_seconds() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,224 @@
+//! `paceline run`: generates text.
+
+mod prompts;
+mod report;
+mod stream;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use clap::ArgGroup;
+use paceline::{Inexact, LoadOptions, ModelFolder, Request, Sizes, TokenId, Tokenizer};
+
+use crate::chat_prompt::PromptEncoder;
+use crate::failure::Failure;
+use crate::model::{self, ActivationArg, ThreadsArg};
+use crate::peak_memory::peak_memory_bytes;
+use crate::progress::Progress;
+use prompts::{Input, Prompt, Source, TokenIds};
+use report::RunFacts;
+
+/// Most prompts of a file that are worked on at one time; the others wait.
+const MAX_SLOTS: usize = 16;
+
+/// Generates text from a prompt
+#[derive(Debug, clap::Args)]
+#[command(
+    override_usage = "paceline run [MODEL] [-p TEXT | --prompt-file F | --token-ids IDS | --prompts-file F | -] [OPTIONS]",
+    group = ArgGroup::new("source").args(["prompt", "prompt_file", "token_ids", "prompts_file"])
+)]
+pub(crate) struct Args {
+    /// Folder with config.json, model.safetensors and tokenizer.json; left out, the built-in tiny model. A `-` in its place or
+    /// behind it reads the prompt from standard input
+    #[arg(value_name = "MODEL", num_args = 0..=2)]
+    places: Vec<PathBuf>,
+    /// The prompt
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// File with the prompt
+    #[arg(long, value_name = "F")]
+    prompt_file: Option<PathBuf>,
+    /// Token ids of the prompt, used as they are
+    #[arg(long, value_name = "2,105,...", value_parser = prompts::parse_token_ids, allow_hyphen_values = true)]
+    token_ids: Option<TokenIds>,
+    /// File with a prompt on each line, as plain text or as JSON: {"prompt" or "token_ids", "n"}
+    #[arg(long, value_name = "F")]
+    prompts_file: Option<PathBuf>,
+    /// Most tokens to generate
+    #[arg(short, value_name = "N", default_value_t = 1024, value_parser = model::at_least_one)]
+    n: usize,
+    /// Text that ends the output and is not part of it; may be given more than once
+    #[arg(long, value_name = "S", allow_hyphen_values = true)]
+    stop: Vec<String>,
+    /// Use the prompt as it is, without the model's chat template
+    #[arg(long)]
+    raw: bool,
+    /// Go on after tokens that end a text
+    #[arg(long)]
+    ignore_eos: bool,
+    /// Randomness; only 0, the most likely token each time, is supported yet
+    #[arg(long, value_name = "T", default_value = "0", value_parser = parse_temperature, allow_negative_numbers = true)]
+    temperature: Greedy,
+    /// Drafter; only `none` is supported yet
+    #[arg(long, value_name = "D", default_value = "none", value_parser = parse_draft)]
+    draft: PlainDecoding,
+    /// Type of the activations
+    #[arg(long, value_name = "TYPE", value_enum, default_value = "bf16")]
+    activations: ActivationArg,
+    /// Most tokens of the prompt that one pass reads
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = model::at_least_one)]
+    prefill_chunk: usize,
+    #[command(flatten)]
+    threads: ThreadsArg,
+    /// Most tokens of prompt and output together; left out, what the prompt and -n need
+    #[arg(long, value_name = "N", value_parser = model::at_least_one)]
+    context: Option<usize>,
+    /// Print one JSON object for each output and nothing else
+    #[arg(long)]
+    json: bool,
+}
+
+/// The only temperature there is.
+#[derive(Clone, Copy, Debug)]
+struct Greedy;
+
+/// The only way of drafting there is: not at all.
+#[derive(Clone, Copy, Debug)]
+struct PlainDecoding;
+
+fn parse_temperature(word: &str) -> Result<Greedy, String> {
+    match word.parse::<f64>() {
+        Ok(0.0) => Ok(Greedy),
+        Ok(t) if t > 0.0 && t.is_finite() => {
+            Err("sampling is not supported yet; expected temperature 0".to_owned())
+        }
+        _ => Err("expected a temperature of at least 0".to_owned()),
+    }
+}
+
+fn parse_draft(word: &str) -> Result<PlainDecoding, String> {
+    match word {
+        "none" => Ok(PlainDecoding),
+        _ => Err("drafters are not supported yet; expected `none`".to_owned()),
+    }
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: Args) -> Result<(), Failure> {
+    let (Greedy, PlainDecoding) = (args.temperature, args.draft);
+    let (place, source) = place_and_source(&args)?;
+    let prompts = source.read()?;
+    let folder = model::open(place.as_deref())?;
+    let isa = model::isa()?;
+    let description = paceline_models::describe(folder.config())?;
+    let tokenizer = tokenizer(&folder, description.vocab_size)?;
+    let requests = requests(&args, &folder, tokenizer.as_deref(), prompts)?;
+    let sizes = sizes(&args, &requests, description.max_positions);
+    let start = Instant::now();
+    let progress = Progress::new("loading layers", description.n_layers);
+    let options = LoadOptions {
+        isa,
+        threads: args.threads.get(),
+        activation: args.activations.into(),
+        sizes,
+        inexact: Inexact::Refuse,
+        draft: None,
+        tokenizer,
+        progress: &mut |layers, _of| progress.set(layers),
+    };
+    let mut engine = paceline::load(&folder, options)?;
+    progress.clear();
+    let load = start.elapsed();
+    let level = engine.backend_info().level;
+    let facts = || RunFacts { load, level: level.clone(), peak_memory_bytes: peak_memory_bytes() };
+    let form = match (args.json, args.prompts_file.is_some()) {
+        (true, false) => stream::Form::Json,
+        (true, true) => stream::Form::JsonOfSeveral,
+        (false, true) => stream::Form::TextOfSeveral,
+        (false, false) => stream::Form::Text,
+    };
+    stream::generate(&mut engine, requests, form, &facts)
+}
+
+/// Which of the places is the model, and where prompts come from.
+fn place_and_source(args: &Args) -> Result<(Option<PathBuf>, Source), Failure> {
+    let is_stdin = |place: &PathBuf| place.as_os_str() == "-";
+    let (model, stdin) = match &args.places[..] {
+        [] => (None, false),
+        [one] if is_stdin(one) => (None, true),
+        [one] => (Some(one.clone()), false),
+        [one, two] if is_stdin(two) => (Some(one.clone()), true),
+        [_, other, ..] => {
+            let other = other.display();
+            return Err(Failure::bad_input(format!(
+                "unexpected argument `{other}` after MODEL; a prompt is given with -p, and `-` reads it from standard input"
+            )));
+        }
+    };
+    let given = [
+        args.prompt.clone().map(Source::Argument),
+        args.prompt_file.clone().map(Source::File),
+        args.token_ids.clone().map(|TokenIds(ids)| Source::TokenIds(ids)),
+        args.prompts_file.clone().map(Source::Lines),
+        stdin.then_some(Source::Stdin),
+    ];
+    let mut given = given.into_iter().flatten();
+    match (given.next(), given.next()) {
+        (Some(source), None) => Ok((model, source)),
+        (Some(_), Some(_)) => {
+            Err(Failure::bad_input("`-` reads the prompt from standard input; give no other prompt"))
+        }
+        (None, _) => Err(Failure::bad_input(
+            "no prompt; expected -p TEXT, --prompt-file F, --token-ids IDS, --prompts-file F, or `-` for standard input",
+        )),
+    }
+}
+
+fn tokenizer(folder: &ModelFolder, vocab_size: usize) -> Result<Option<Arc<Tokenizer>>, Failure> {
+    let Some(tokenizer) = folder.tokenizer()? else { return Ok(None) };
+    tokenizer.check_vocabulary(vocab_size)?;
+    Ok(Some(Arc::new(tokenizer)))
+}
+
+fn requests(
+    args: &Args,
+    folder: &ModelFolder,
+    tokenizer: Option<&Tokenizer>,
+    prompts: Vec<Prompt>,
+) -> Result<Vec<Request>, Failure> {
+    let mut encoder = None;
+    let mut requests = Vec::with_capacity(prompts.len());
+    for Prompt { input, n } in prompts {
+        let ids = match input {
+            Input::TokenIds(ids) => ids,
+            Input::Text(text) => {
+                let encoder = match &mut encoder {
+                    Some(encoder) => encoder,
+                    none => none.insert(PromptEncoder::new(folder, tokenizer, args.raw)?),
+                };
+                encoder.encode(&text)?
+            }
+        };
+        let mut request = Request::new(ids.into_iter().map(TokenId).collect(), n.unwrap_or(args.n));
+        request.stop = args.stop.clone();
+        request.ignore_eos = args.ignore_eos;
+        requests.push(request);
+    }
+    Ok(requests)
+}
+
+/// An engine that is just large enough.
+fn sizes(args: &Args, requests: &[Request], max_positions: usize) -> Sizes {
+    let largest = |size: fn(&Request) -> usize| requests.iter().map(size).max().unwrap_or(1).max(1);
+    let needed = largest(|request| request.prompt.len().saturating_add(request.max_tokens));
+    Sizes {
+        context: args.context.unwrap_or(needed.min(max_positions)),
+        n_slots: requests.len().min(MAX_SLOTS),
+        prefill_rows: args
+            .prefill_chunk
+            .min(requests.iter().map(|request| request.prompt.len()).sum::<usize>().max(1)),
+        max_drafts: 0,
+        kv_memory: None,
+    }
+}

@@ -1,0 +1,141 @@
+//! What `run` says about an output: the object of `--json`.
+
+use std::time::{Duration, Instant};
+
+use paceline::{Completion, DraftStatistics};
+use serde::Serialize;
+
+/// The line of `--json`. Scripts rely on names and meaning.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    /// Place among the prompts of a file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<usize>,
+    token_ids: Vec<u32>,
+    text: Option<String>,
+    finish_reason: &'static str,
+    prompt_tokens: usize,
+    seed: u64,
+    level: String,
+    logprobs: Option<()>,
+    timings: Timings,
+    peak_memory_bytes: Option<u64>,
+    draft: Option<Draft>,
+}
+
+/// Times in milliseconds, speeds in tokens a second; `null` where nothing was done that had a speed.
+#[derive(Debug, Serialize)]
+struct Timings {
+    load_ms: f64,
+    prefill_ms: f64,
+    prefill_tokens_per_s: Option<f64>,
+    decode_ms: f64,
+    decode_tokens_per_s: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Draft {
+    kind: &'static str,
+    rounds: u64,
+    drafted: u64,
+    accepted: u64,
+    accepted_by_position: Vec<u64>,
+    accepted_per_round: Vec<u32>,
+    tokens_per_round: f64,
+    inactive_reason: Option<String>,
+}
+
+impl From<DraftStatistics> for Draft {
+    fn from(from: DraftStatistics) -> Self {
+        Draft {
+            kind: from.kind,
+            rounds: from.rounds,
+            drafted: from.drafted,
+            accepted: from.accepted,
+            tokens_per_round: from.tokens_per_round(),
+            accepted_by_position: from.accepted_by_position,
+            accepted_per_round: from.accepted_per_round,
+            inactive_reason: from.inactive_reason,
+        }
+    }
+}
+
+/// When the tokens of an output came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    start: Instant,
+    first: Option<Instant>,
+    last: Option<Instant>,
+}
+
+impl Clock {
+    /// The request goes in now.
+    pub(crate) fn start() -> Self {
+        Self { start: Instant::now(), first: None, last: None }
+    }
+
+    /// A token came.
+    pub(crate) fn token(&mut self) {
+        let now = Instant::now();
+        self.first.get_or_insert(now);
+        self.last = Some(now);
+    }
+
+    /// From the start to the first token.
+    pub(crate) fn prefill(&self) -> Duration {
+        self.first.map_or(Duration::ZERO, |first| first - self.start)
+    }
+
+    /// From the first to the last token.
+    pub(crate) fn decode(&self) -> Duration {
+        self.first.zip(self.last).map_or(Duration::ZERO, |(first, last)| last - first)
+    }
+}
+
+/// What belongs to the run and not to one output.
+#[derive(Clone, Debug)]
+pub(crate) struct RunFacts {
+    pub(crate) load: Duration,
+    pub(crate) level: String,
+    pub(crate) peak_memory_bytes: Option<u64>,
+}
+
+impl Report {
+    /// The report of a finished output.
+    pub(crate) fn new(index: Option<usize>, completion: Completion, clock: &Clock, facts: &RunFacts) -> Self {
+        let finished = completion.finished.expect("a report is made when the output is complete");
+        let token_ids: Vec<u32> = completion.token_ids.iter().map(|id| id.0).collect();
+        let (prefill, decode) = (clock.prefill(), clock.decode());
+        let timings = Timings {
+            load_ms: milliseconds(facts.load),
+            prefill_ms: milliseconds(prefill),
+            prefill_tokens_per_s: speed(finished.usage.prompt_tokens, prefill),
+            decode_ms: milliseconds(decode),
+            // The first token came with the prompt.
+            decode_tokens_per_s: speed(token_ids.len().saturating_sub(1), decode),
+        };
+        Report {
+            index,
+            token_ids,
+            text: completion.text,
+            finish_reason: finished.reason.as_str(),
+            prompt_tokens: finished.usage.prompt_tokens,
+            seed: 0,
+            level: facts.level.clone(),
+            logprobs: None,
+            timings,
+            peak_memory_bytes: facts.peak_memory_bytes,
+            draft: finished.draft.map(Draft::from),
+        }
+    }
+}
+
+/// To the microsecond.
+fn milliseconds(time: Duration) -> f64 {
+    time.as_micros() as f64 / 1e3
+}
+
+/// Tokens a second.
+pub(crate) fn speed(tokens: usize, time: Duration) -> Option<f64> {
+    (tokens > 0 && !time.is_zero()).then(|| tokens as f64 / time.as_secs_f64())
+}

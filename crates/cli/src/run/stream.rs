@@ -1,0 +1,161 @@
+//! Runs requests to their end and writes what comes, as it comes.
+
+use std::collections::VecDeque;
+use std::io::{self, IsTerminal, Write};
+
+use paceline::{Completion, Engine, Event, Request, RequestId, TokenId};
+
+use super::report::{Clock, Report, RunFacts, speed};
+use crate::failure::Failure;
+use crate::progress::Progress;
+
+/// Prompts longer than this show how far they are read.
+const LONG_PROMPT: usize = 512;
+
+/// How outputs are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// One text, as it comes.
+    Text,
+    /// Each text when it is complete, in order of the prompts, with a line in front.
+    TextOfSeveral,
+    /// A line of JSON for an output.
+    Json,
+    /// The same for each output, in order of the prompts, with its place among them.
+    JsonOfSeveral,
+}
+
+/// An output on its way.
+struct Output {
+    id: RequestId,
+    index: usize,
+    prompt_tokens: usize,
+    /// Tokens of the prompt that were read.
+    read: usize,
+    completion: Completion,
+    clock: Clock,
+}
+
+/// Runs all requests together and writes their outputs.
+pub(crate) fn generate(
+    engine: &mut Engine,
+    requests: Vec<Request>,
+    form: Form,
+    facts: &dyn Fn() -> RunFacts,
+) -> Result<(), Failure> {
+    let mut outputs = submit(engine, requests, form)?;
+    let n_prompt = outputs.iter().map(|output| output.prompt_tokens).sum::<usize>();
+    let mut progress = (n_prompt > LONG_PROMPT).then(|| Progress::new("reading the prompt", n_prompt));
+    let mut n_read_and_gone = 0;
+    let mut events = Vec::new();
+    while !outputs.is_empty() {
+        engine.step(&mut events).map_err(Failure::failed)?;
+        for (id, event) in events.drain(..) {
+            let Some(output) = outputs.iter_mut().find(|output| output.id == id) else { continue };
+            output.take(event, form)?;
+        }
+        while outputs.front().is_some_and(|output| output.completion.finished.is_some()) {
+            let output = outputs.pop_front().expect("there is a first one");
+            n_read_and_gone += output.prompt_tokens;
+            output.finish(form, facts)?;
+        }
+        let n_read = n_read_and_gone + outputs.iter().map(|output| output.read).sum::<usize>();
+        if let Some(progress) = progress.take_if(|progress| progress.reach(n_read)) {
+            progress.clear();
+        }
+    }
+    Ok(())
+}
+
+fn submit(engine: &mut Engine, requests: Vec<Request>, form: Form) -> Result<VecDeque<Output>, Failure> {
+    let several = matches!(form, Form::TextOfSeveral | Form::JsonOfSeveral);
+    let mut outputs = VecDeque::with_capacity(requests.len());
+    for (index, request) in requests.into_iter().enumerate() {
+        let prompt_tokens = request.prompt.len();
+        let id = engine.submit(request).map_err(|refused| match several {
+            true => Failure::bad_input(format!("prompt {index}: {refused}")),
+            false => Failure::bad_input(refused),
+        })?;
+        let (completion, clock) = (Completion::default(), Clock::start());
+        outputs.push_back(Output { id, index, prompt_tokens, read: 0, completion, clock });
+    }
+    Ok(outputs)
+}
+
+impl Output {
+    fn take(&mut self, event: Event, form: Form) -> Result<(), Failure> {
+        match &event {
+            Event::Prefill { done, .. } => self.read = *done,
+            Event::Token { id, text } => {
+                self.read = self.prompt_tokens;
+                self.clock.token();
+                if form == Form::Text {
+                    self.write_token(*id, text.as_deref())?;
+                }
+            }
+            _ => {}
+        }
+        self.completion.add(event).map_err(Failure::failed)
+    }
+
+    /// Writes a token's text, or its id where there is no text.
+    fn write_token(&self, id: TokenId, text: Option<&str>) -> Result<(), Failure> {
+        let comma = if self.completion.token_ids.is_empty() { "" } else { "," };
+        match text {
+            Some("") => Ok(()),
+            Some(text) => write(text),
+            None => write(&format!("{comma}{}", id.0)),
+        }
+    }
+
+    fn finish(self, form: Form, facts: &dyn Fn() -> RunFacts) -> Result<(), Failure> {
+        let index = (form == Form::JsonOfSeveral).then_some(self.index);
+        match form {
+            Form::Json | Form::JsonOfSeveral => {
+                let report = Report::new(index, self.completion, &self.clock, &facts());
+                let line = serde_json::to_string(&report).map_err(Failure::failed)?;
+                write(&format!("{line}\n"))
+            }
+            Form::TextOfSeveral => {
+                let text = self.completion.text.unwrap_or_else(|| joined(&self.completion.token_ids));
+                write(&format!("==> prompt {} <==\n{}\n", self.index, text.trim_end_matches('\n')))
+            }
+            Form::Text => {
+                if !self.completion.text.as_ref().is_some_and(|text| text.ends_with('\n')) {
+                    write("\n")?;
+                }
+                self.summarise(&facts());
+                Ok(())
+            }
+        }
+    }
+
+    /// One line for a person at a terminal.
+    fn summarise(&self, facts: &RunFacts) {
+        if !io::stderr().is_terminal() {
+            return;
+        }
+        let n_tokens = self.completion.token_ids.len();
+        let speed = match speed(n_tokens.saturating_sub(1), self.clock.decode()) {
+            Some(speed) => format!(", {speed:.1} tokens/s"),
+            None => String::new(),
+        };
+        // A summary that cannot be written changes nothing.
+        let _ = writeln!(
+            io::stderr(),
+            "[prompt {} tokens, output {n_tokens} tokens{speed}, level {}]",
+            self.prompt_tokens,
+            facts.level
+        );
+    }
+}
+
+fn joined(ids: &[TokenId]) -> String {
+    ids.iter().map(|id| id.0.to_string()).collect::<Vec<_>>().join(",")
+}
+
+/// Writes to standard output at once.
+fn write(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::output)
+}

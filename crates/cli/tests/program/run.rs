@@ -1,0 +1,258 @@
+//! `paceline run`.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::process::{error_line, oracle, paceline, refuses, stdout, text, with_stdin};
+
+const FOX: &str = "Tell me a short story about a fox.";
+
+fn run(args: &[&str]) -> Command {
+    let mut command = paceline();
+    command.arg("run").args(args);
+    command
+}
+
+fn run_in(folder: &Path, args: &[&str]) -> Command {
+    let mut command = paceline();
+    command.arg("run").arg(folder).args(args);
+    command
+}
+
+/// The objects of `--json`.
+fn json(command: &mut Command) -> Vec<Value> {
+    let text = stdout(command.arg("--json"));
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect()
+}
+
+fn one(command: &mut Command) -> Value {
+    let mut objects = json(command);
+    assert_eq!(objects.len(), 1);
+    objects.remove(0)
+}
+
+#[test]
+fn the_builtin_model_tells_a_story() {
+    let story = stdout(&mut run(&["-p", FOX, "-n", "120"]));
+    assert!(story.starts_with("Once there was a little fox"), "{story}");
+    assert!(story.ends_with('\n') && !story.contains('<'), "{story}");
+}
+
+#[test]
+fn json_has_the_documented_form() {
+    let got = one(&mut run(&["-p", "What is 17 + 25?"]));
+    let fields = got.as_object().unwrap();
+    let expected = [
+        "token_ids",
+        "text",
+        "finish_reason",
+        "prompt_tokens",
+        "seed",
+        "level",
+        "logprobs",
+        "timings",
+        "peak_memory_bytes",
+        "draft",
+    ];
+    let mut names: Vec<&str> = fields.keys().map(String::as_str).collect();
+    names.sort_unstable();
+    let mut wanted = expected.to_vec();
+    wanted.sort_unstable();
+    assert_eq!(names, wanted);
+    assert_eq!(got["text"], "17 + 25 = 42.");
+    assert_eq!(got["finish_reason"], "stop");
+    assert_eq!(got["token_ids"].as_array().unwrap().last().unwrap(), 6, "the end token is counted");
+    assert!(got["draft"].is_null() && got["logprobs"].is_null());
+    assert!(["scalar", "avx2", "avx512", "amx"].contains(&got["level"].as_str().unwrap()));
+    for field in ["load_ms", "prefill_ms", "prefill_tokens_per_s", "decode_ms", "decode_tokens_per_s"] {
+        assert!(got["timings"][field].as_f64().unwrap() > 0.0, "{field}: {got}");
+    }
+    if cfg!(target_os = "linux") {
+        assert!(got["peak_memory_bytes"].as_u64().unwrap() > 10_000_000, "the weights alone have more");
+    }
+}
+
+#[test]
+fn every_way_to_give_a_prompt_is_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompt.txt");
+    fs::write(&file, FOX).unwrap();
+    let expected = stdout(&mut run(&["-p", FOX, "-n", "20"]));
+    assert_eq!(stdout(run(&["-n", "20", "--prompt-file"]).arg(&file)), expected);
+    let piped = with_stdin(&mut run(&["-", "-n", "20"]), FOX.as_bytes());
+    assert!(piped.status.success());
+    assert_eq!(text(&piped.stdout), expected);
+    let rendered = format!("<bos><|turn>user\n{FOX}<turn|>\n<|turn>model\n");
+    for prompt in [rendered.as_str(), rendered.trim_start_matches("<bos>")] {
+        assert_eq!(stdout(&mut run(&["--raw", "-n", "20", "-p", prompt])), expected, "{prompt}");
+    }
+}
+
+#[test]
+fn raw_leaves_the_template_out() {
+    let raw = one(&mut run(&["--raw", "-p", "Once", "-n", "1"]));
+    let chat = one(&mut run(&["-p", "Once", "-n", "1"]));
+    assert!(raw["prompt_tokens"].as_u64() < chat["prompt_tokens"].as_u64());
+}
+
+#[test]
+fn budgets_stops_and_end_tokens_end_the_text() {
+    let all = one(&mut run(&["-p", FOX, "-n", "40"]));
+    assert_eq!(all["finish_reason"], "length");
+    let ids = all["token_ids"].as_array().unwrap();
+    for n in [1, 2, 17] {
+        let some = one(&mut run(&["-p", FOX, "-n", &n.to_string()]));
+        assert_eq!(some["token_ids"].as_array().unwrap()[..], ids[..n], "-n {n}");
+    }
+    let stopped = one(&mut run(&["-p", FOX, "-n", "40", "--stop", "zebra", "--stop", "little"]));
+    assert_eq!((&stopped["text"], &stopped["finish_reason"]), (&"Once there was a ".into(), &"stop".into()));
+    let on = one(&mut run(&["-p", "What is 17 + 25?", "-n", "30", "--ignore-eos"]));
+    assert_eq!((on["token_ids"].as_array().unwrap().len(), &on["finish_reason"]), (30, &"length".into()));
+    let full = one(&mut run(&["-p", FOX, "--context", "30"]));
+    let n_tokens =
+        full["prompt_tokens"].as_u64().unwrap() + full["token_ids"].as_array().unwrap().len() as u64;
+    assert_eq!((n_tokens, &full["finish_reason"]), (30, &"length".into()));
+}
+
+#[test]
+fn sizes_threads_and_levels_do_not_change_the_tokens() {
+    for activations in ["bf16", "f32"] {
+        let common = [
+            "--activations",
+            activations,
+            "-n",
+            "24",
+            "--token-ids",
+            "2,9,30,31,32,33,34,35,36,37,38,39,40,41,42,43,44,45",
+        ];
+        let folder = oracle("gemma4_e");
+        let expected = one(&mut run_in(&folder, &common))["token_ids"].clone();
+        for more in [
+            ["--prefill-chunk", "1"],
+            ["--prefill-chunk", "7"],
+            ["--threads", "1"],
+            ["--threads", "3"],
+            ["--context", "300"],
+        ] {
+            assert_eq!(
+                one(run_in(&folder, &common).args(more))["token_ids"],
+                expected,
+                "{activations} {more:?}"
+            );
+        }
+        let scalar = one(run_in(&folder, &common).env("PACELINE_ISA", "scalar"));
+        assert_eq!((&scalar["token_ids"], &scalar["level"]), (&expected, &"scalar".into()), "{activations}");
+    }
+}
+
+#[test]
+fn prompts_of_a_file_are_what_each_is_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompts.txt");
+    let prompts = [FOX, "What is the capital of France?", "def add(a, b):", "Hello"];
+    fs::write(&file, prompts.join("\n")).unwrap();
+    let together = json(run(&["-n", "32", "--prompts-file"]).arg(&file));
+    assert_eq!(together.len(), prompts.len());
+    for (index, (prompt, got)) in prompts.iter().zip(&together).enumerate() {
+        let alone = one(&mut run(&["-n", "32", "-p", prompt]));
+        assert_eq!(got["index"], index);
+        for field in ["token_ids", "text", "finish_reason", "prompt_tokens"] {
+            assert_eq!(got[field], alone[field], "{prompt}: {field}");
+        }
+    }
+    let lines = "{\"token_ids\": [2, 105], \"n\": 3}\n{\"prompt\": \"Hello\"}\n";
+    fs::write(&file, lines).unwrap();
+    let together = json(run(&["-n", "2", "--prompts-file"]).arg(&file));
+    let n_tokens: Vec<usize> =
+        together.iter().map(|got| got["token_ids"].as_array().unwrap().len()).collect();
+    assert_eq!(n_tokens, [3, 2]);
+    let text = stdout(run(&["-n", "2", "--prompts-file"]).arg(&file));
+    assert!(text.starts_with("==> prompt 0 <==\n") && text.contains("\n==> prompt 1 <==\n"), "{text}");
+}
+
+#[test]
+fn a_model_without_tokenizer_runs_on_token_ids() {
+    let folder = oracle("gemma4_dense");
+    let got = one(&mut run_in(&folder, &["--token-ids", "2,30,31", "-n", "4"]));
+    assert!(got["text"].is_null());
+    let ids: Vec<String> = got["token_ids"].as_array().unwrap().iter().map(Value::to_string).collect();
+    assert_eq!(stdout(&mut run_in(&folder, &["--token-ids", "2,30,31", "-n", "4"])), ids.join(",") + "\n");
+    refuses(&mut run_in(&folder, &["-p", "x"]), 2, &["tokenizer.json", "--token-ids"]);
+    refuses(&mut run_in(&folder, &["--token-ids", "2", "--stop", "x"]), 2, &["tokenizer"]);
+}
+
+#[test]
+fn a_reader_that_goes_is_no_failure() {
+    let mut child = run(&["-p", FOX, "--ignore-eos"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut first = [0; 4];
+    child.stdout.take().expect("it was piped").read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"Once");
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn bad_arguments_are_refused() {
+    let long = "2,".repeat(3000) + "2";
+    let cases: [(&[&str], &[&str]); 20] = [
+        (&[], &["no prompt", "-p TEXT"]),
+        (&["-p", ""], &["prompt is empty"]),
+        (&["--token-ids", ""], &["--token-ids", "empty"]),
+        (&["--token-ids", "2,x"], &["--token-ids", "`x`"]),
+        (&["--token-ids", "2,-3"], &["`-3`"]),
+        (&["--token-ids", "2,999999"], &["token 999999", "index 1", "4096"]),
+        (&["--token-ids", &long], &["3001 tokens", "2048"]),
+        (&["-p", "x", "-n", "0"], &["-n", "at least 1"]),
+        (&["-p", "x", "-n", "many"], &["-n", "many"]),
+        (&["-p", "x", "--context", "3"], &["context holds 3"]),
+        (&["-p", "x", "--context", "100000"], &["context", "100000", "2048"]),
+        (&["-p", "x", "--temperature", "-1"], &["--temperature", "at least 0"]),
+        (&["-p", "x", "--temperature", "nan"], &["--temperature", "at least 0"]),
+        (&["-p", "x", "--temperature", "0.7"], &["--temperature", "not supported yet"]),
+        (&["-p", "x", "--draft", "tiny"], &["--draft", "`none`"]),
+        (&["-p", "x", "--stop", ""], &["stop string 0"]),
+        (&["-p", "x", "--threads", "0"], &["--threads"]),
+        (&["-p", "x", "--prefill-chunk", "0"], &["--prefill-chunk"]),
+        (&["-p", "x", "--token-ids", "2"], &["--token-ids"]),
+        (&["-p", "x", "--sing"], &["--sing"]),
+    ];
+    for (args, words) in cases {
+        refuses(&mut run(args), 2, words);
+    }
+}
+
+#[test]
+fn bad_prompts_from_outside_are_refused() {
+    let output = with_stdin(&mut run(&["-"]), b"caf\xe9");
+    assert_eq!(output.status.code(), Some(2));
+    let error = error_line(&output, "run -");
+    assert!(error.contains("standard input") && error.contains("byte 3"), "{error}");
+    let output = with_stdin(&mut run(&["-"]), b"");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(error_line(&output, "run -").contains("empty"));
+    let folder = tempfile::tempdir().unwrap();
+    refuses(run(&["--prompt-file"]).arg(folder.path()), 2, &["cannot be read"]);
+    refuses(&mut run(&["--prompt-file", "/nonexistent/prompt"]), 2, &["/nonexistent/prompt"]);
+    let file = folder.path().join("prompts");
+    for (lines, words) in
+        [("\n", "holds no prompt"), ("{\"tone\": 1}", "line 1"), ("{\"token_ids\": [2, 9999]}", "prompt 0")]
+    {
+        fs::write(&file, lines).unwrap();
+        refuses(run(&["--prompts-file"]).arg(&file), 2, &[words]);
+    }
+}
+
+#[test]
+fn levels_that_are_not_there_are_refused() {
+    refuses(run(&["-p", "x"]).env("PACELINE_ISA", "sse9"), 2, &["PACELINE_ISA", "sse9", "avx2"]);
+}
