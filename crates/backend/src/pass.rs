@@ -133,13 +133,12 @@ impl PassBuilder {
         self.target_rows(slot, n_known, n_drafts, n_wanted, chooses, taps);
     }
 
-    /// As [`PassBuilder::target`] without drafts, choosing at the last row, with the hidden state (so the logits) of every row
-    /// wanted.
+    /// As [`PassBuilder::target`] without drafts, with the hidden state (so the logits) of every row wanted.
     ///
     /// # Panics
     /// If there is no known token.
-    pub fn scored(&mut self, slot: SlotId, n_known: usize) {
-        self.target_rows(slot, n_known, 0, n_known, true, false);
+    pub fn scored(&mut self, slot: SlotId, n_known: usize, chooses: bool) {
+        self.target_rows(slot, n_known, 0, n_known, chooses, false);
     }
 
     fn target_rows(
