@@ -178,4 +178,7 @@ pub trait Backend: Send {
 
     /// The token chosen for a wanted row of the current pass; `None` where its logits were not finite.
     fn peek_chosen(&self, wanted_row: usize) -> Option<TokenId>;
+
+    /// All tokens of a slot: committed ones, the anchor, drafts of the coming pass.
+    fn peek_tokens(&self, slot: SlotId) -> Vec<TokenId>;
 }

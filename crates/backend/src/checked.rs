@@ -2,11 +2,11 @@
 //! rows at hand.
 
 use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::delegate::delegate_load_and_peek;
-use crate::{
-    Backend, Buf, KvBlockId, KvGroup, KvLayer, Mark, Op, Pass, Rows, SlotId, SlotInit, SlotReport, TokenId,
-};
+use crate::delegate::{delegate_load_and_peek, delegate_slots};
+use crate::row_values::{place, row_values, written};
+use crate::{Backend, Buf, Mark, Op, OpOperands, Pass, Rows, SlotId, SlotInit, SlotReport};
 
 /// The first value that depended on its company.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,12 +31,14 @@ pub struct Mismatch {
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "op `{}` ({} of the pass", self.op, self.op_index)?;
+        match self.after.and_then(Mark::next_ops_layer) {
+            Some(layer) => write!(f, ", layer {layer})")?,
+            None => write!(f, ", outside of layers)")?,
+        }
         write!(
             f,
-            "op {} `{}` (after {:?}): row {} of {}, column {}: {:e} ({:#010x}) among the others, {:e} ({:#010x}) alone",
-            self.op_index,
-            self.op,
-            self.after,
+            ", row {} of {}, column {}: {:e} ({:#010x}) among the others, {:e} ({:#010x}) alone",
             self.row,
             self.n_rows,
             self.column,
@@ -48,82 +50,76 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Wraps a backend; every op over several rows is run once for all and once for each row alone.
-pub struct Checked<B> {
-    inner: B,
+/// What a [`Checked`] backend has found so far. Clones look at the same.
+#[derive(Clone, Debug, Default)]
+pub struct Findings(Arc<Mutex<Found>>);
+
+#[derive(Debug, Default)]
+struct Found {
     mismatch: Option<Mismatch>,
-    op_index: usize,
-    after: Option<Mark>,
     compared: u64,
 }
 
-/// Values of one row after an op: its buffers, its K and V, its chosen token.
-type RowValues = Vec<f32>;
+impl Findings {
+    fn lock(&self) -> MutexGuard<'_, Found> {
+        // Nothing between lock and unlock leaves it half written.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The first difference.
+    pub fn mismatch(&self) -> Option<Mismatch> {
+        self.lock().mismatch.clone()
+    }
+
+    /// Values compared.
+    pub fn compared(&self) -> u64 {
+        self.lock().compared
+    }
+}
+
+/// Wraps a backend; every op over several rows is run once for all and once for each row alone.
+pub struct Checked<B> {
+    inner: B,
+    findings: Findings,
+    op_index: usize,
+    after: Option<Mark>,
+}
+
+/// A row of a buffer, to be put back.
+type SavedRow = (Buf, usize, Vec<f32>);
 
 impl<B: Backend> Checked<B> {
-    /// Starts without a mismatch.
+    /// Wraps a backend.
     pub fn new(inner: B) -> Self {
-        Self { inner, mismatch: None, op_index: 0, after: None, compared: 0 }
+        Self { inner, findings: Findings::default(), op_index: 0, after: None }
     }
 
-    /// The first difference seen so far.
-    pub fn mismatch(&self) -> Option<&Mismatch> {
-        self.mismatch.as_ref()
+    /// What is found, now and later.
+    pub fn findings(&self) -> Findings {
+        self.findings.clone()
     }
 
-    /// Values compared so far.
-    pub fn compared(&self) -> u64 {
-        self.compared
+    fn save(&self, op: &Op, rows: Rows, index: usize) -> Vec<SavedRow> {
+        let at = place(op, rows, index);
+        written(op).map(|buf| (buf, at, self.inner.peek(buf, at))).collect()
     }
 
-    /// Where row `index` of `rows` stands in the buffers that `op` writes.
-    fn place(op: &Op, rows: Rows, index: usize) -> usize {
-        match *op {
-            Op::Logits { first_row, .. } | Op::Choose { first_row, .. } => rows.start + index - first_row,
-            _ => rows.start + index,
-        }
-    }
-
-    fn written(op: &Op) -> impl Iterator<Item = Buf> {
-        op.operands().written.into_iter().flatten()
-    }
-
-    fn save(&self, op: &Op, rows: Rows, index: usize) -> Vec<(Buf, usize, Vec<f32>)> {
-        let at = Self::place(op, rows, index);
-        Self::written(op).map(|buf| (buf, at, self.inner.peek(buf, at))).collect()
-    }
-
-    fn restore(&mut self, saved: &[(Buf, usize, Vec<f32>)]) {
+    fn restore(&mut self, saved: &[SavedRow]) {
         for (buf, row, values) in saved {
             self.inner.poke(*buf, *row, values);
         }
     }
 
-    fn values(&self, op: &Op, rows: Rows, index: usize) -> RowValues {
-        let at = Self::place(op, rows, index);
-        let mut values: RowValues = Self::written(op).flat_map(|buf| self.inner.peek(buf, at)).collect();
-        if let Some(layer) = op.operands().stored {
-            values.extend(self.stored(layer, rows, index));
-        }
-        if let Op::Choose { .. } = op {
-            let chosen = self.inner.peek_chosen(rows.start + index);
-            values.push(chosen.map_or(f32::NAN, |token| f32::from_bits(token.0)));
-        }
-        values
-    }
-
-    fn stored(&self, layer: KvLayer, rows: Rows, index: usize) -> Vec<f32> {
-        let (slot, position) = self.inner.peek_row(rows, index);
-        let (mut k, v) = self.inner.peek_kv(layer, slot, position);
-        k.extend(v);
-        k
+    fn values(&self, op: &Op, rows: Rows, index: usize) -> Vec<f32> {
+        row_values(&self.inner, op, rows, index, |buf| buf.width as usize)
     }
 
     fn compare(&mut self, op: &Op, rows: Rows, index: usize, together: &[f32], alone: &[f32]) {
-        self.compared += together.len() as u64;
+        let mut found = self.findings.lock();
+        found.compared += together.len() as u64;
         let differs = |(a, b): (&f32, &f32)| a.to_bits() != b.to_bits() && !(a.is_nan() && b.is_nan());
         let Some(column) = together.iter().zip(alone).position(differs) else { return };
-        self.mismatch.get_or_insert(Mismatch {
+        found.mismatch.get_or_insert(Mismatch {
             op: op.name(),
             op_index: self.op_index,
             after: self.after,
@@ -152,25 +148,10 @@ impl<B: Backend> Checked<B> {
 
 impl<B: Backend> Backend for Checked<B> {
     delegate_load_and_peek!();
+    delegate_slots!();
 
     fn open(&mut self, slot: SlotId, init: SlotInit) {
         self.inner.open(slot, init);
-    }
-
-    fn close(&mut self, slot: SlotId) {
-        self.inner.close(slot);
-    }
-
-    fn put_blocks(&mut self, slot: SlotId, group: KvGroup, first: usize, blocks: &[KvBlockId]) {
-        self.inner.put_blocks(slot, group, first, blocks);
-    }
-
-    fn put_drafts(&mut self, slot: SlotId, drafts: &[TokenId]) {
-        self.inner.put_drafts(slot, drafts);
-    }
-
-    fn truncate(&mut self, slot: SlotId, len: usize) {
-        self.inner.truncate(slot, len);
     }
 
     fn collect(&mut self, slot: SlotId) -> SlotReport {
@@ -184,7 +165,7 @@ impl<B: Backend> Backend for Checked<B> {
     }
 
     fn run(&mut self, op: &Op, rows: Rows) {
-        if rows.len > 1 && op.operands() != crate::OpOperands::default() {
+        if rows.len > 1 && op.operands() != OpOperands::default() {
             self.run_checked(op, rows);
         } else {
             self.inner.run(op, rows);

@@ -75,7 +75,34 @@ macro_rules! delegate_load_and_peek {
         fn peek_chosen(&self, wanted_row: usize) -> Option<crate::TokenId> {
             self.inner.peek_chosen(wanted_row)
         }
+        fn peek_tokens(&self, slot: crate::SlotId) -> Vec<crate::TokenId> {
+            self.inner.peek_tokens(slot)
+        }
     };
 }
 
-pub(crate) use delegate_load_and_peek;
+/// Writes those that hand a slot's state in and out, but for [`crate::Backend::open`] and [`crate::Backend::collect`].
+macro_rules! delegate_slots {
+    () => {
+        fn close(&mut self, slot: crate::SlotId) {
+            self.inner.close(slot);
+        }
+        fn put_blocks(
+            &mut self,
+            slot: crate::SlotId,
+            group: crate::KvGroup,
+            first: usize,
+            blocks: &[crate::KvBlockId],
+        ) {
+            self.inner.put_blocks(slot, group, first, blocks);
+        }
+        fn put_drafts(&mut self, slot: crate::SlotId, drafts: &[crate::TokenId]) {
+            self.inner.put_drafts(slot, drafts);
+        }
+        fn truncate(&mut self, slot: crate::SlotId, len: usize) {
+            self.inner.truncate(slot, len);
+        }
+    };
+}
+
+pub(crate) use {delegate_load_and_peek, delegate_slots};

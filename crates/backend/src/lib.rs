@@ -5,8 +5,8 @@
 //! a value to the host.** The host knows counts and upper bounds, and learns values at [`Backend::collect`] only, so a
 //! whole round can be one graph on a device and the CPU keeps the same discipline.
 //!
-//! Ops are data, not methods: [`Checked`] repeats any op row by row and compares bits, [`Recorder`] lists what a
-//! pass did, and neither needs to know a model.
+//! Ops are data, not methods: [`Checked`] repeats any op row by row and compares bits, [`Witness`] keeps what every op gave every
+//! row so that two runs can be compared, [`Recorder`] lists what a pass did, and none of them needs to know a model.
 #![forbid(unsafe_code)]
 
 mod backend;
@@ -20,13 +20,16 @@ mod observed;
 mod op;
 mod pass;
 mod recorder;
+mod row_values;
 mod slot;
 pub mod slot_states;
 mod source;
+mod timed;
+mod witness;
 
 pub use backend::{Backend, BackendError, BackendInfo};
 
-pub use checked::{Checked, Mismatch};
+pub use checked::{Checked, Findings, Mismatch};
 pub use cpu::{CpuBackend, CpuOptions};
 pub use handle::{Buf, ClusterHead, Experts, KvGroup, KvLayer, Matrix, Rope, Table, Vector};
 pub use observed::{Observed, Observer};
@@ -39,3 +42,5 @@ pub use slot::{Finish, KvBlockId, SlotId, SlotInit, SlotReport, TokenId};
 pub use source::{
     ExpertSource, KvGroupSpec, MatrixLayout, MatrixSource, RopeSpec, RowSource, SourceError, TableSource,
 };
+pub use timed::Timed;
+pub use witness::{Comparison, OpSite, Place, Transcript, Witness, WitnessStand};

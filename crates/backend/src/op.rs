@@ -258,7 +258,15 @@ pub enum Op {
         /// Buffer with one row per slot.
         out: Buf,
     },
-    /// `out[row][column ..] = src[slot of the row]`.
+    /// `out[slot] = src[the last row that the commit kept]`, for each slot of the pass: what a recurrent layer held after that row.
+    /// `src` stands over all rows. Takes no rows.
+    StateCommit {
+        /// State after each row of the pass.
+        src: Buf,
+        /// Buffer with one row per slot.
+        out: Buf,
+    },
+    /// `out[row][column ..] = src[slot of the row]`, zeros at the first token of a sequence, which has nothing before it.
     ReadSlots {
         /// Buffer with one row per slot.
         src: Buf,
@@ -309,6 +317,7 @@ impl Op {
             Op::ChooseClustered { .. } => "choose_clustered",
             Op::Commit => "commit",
             Op::KeepCommitted { .. } => "keep_committed",
+            Op::StateCommit { .. } => "state_commit",
             Op::ReadSlots { .. } => "read_slots",
             Op::WriteSlots { .. } => "write_slots",
         }
@@ -347,6 +356,7 @@ impl Op {
             | Op::ChooseClustered { .. }
             | Op::Commit
             | Op::KeepCommitted { .. }
+            | Op::StateCommit { .. }
             | Op::WriteSlots { .. } => OpOperands::default(),
         }
     }
@@ -393,4 +403,22 @@ pub enum Mark {
     TopClusters,
     /// Logits of their tokens.
     ClusterLogits,
+}
+
+impl Mark {
+    /// The layer whose ops come between this mark and the next one; `None` outside of layers.
+    pub fn next_ops_layer(self) -> Option<usize> {
+        match self {
+            Mark::Embedding | Mark::PerLayerInputs | Mark::PreProjection => Some(0),
+            Mark::Query(i)
+            | Mark::HeadsOut(i)
+            | Mark::AttentionOut(i)
+            | Mark::MlpOut(i)
+            | Mark::RouterProb(i)
+            | Mark::Routes(i)
+            | Mark::ExpertsOut(i) => Some(i),
+            Mark::Layer(i) => Some(i + 1),
+            _ => None,
+        }
+    }
 }

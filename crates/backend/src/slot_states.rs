@@ -72,8 +72,17 @@ pub struct SlotStates {
     rows: Vec<ResolvedRow>,
     row_faults: Vec<bool>,
     chosen: Vec<Option<TokenId>>,
-    /// By pass slot: the wanted row that the last commit stopped at.
-    kept: Vec<Option<usize>>,
+    /// By pass slot: where the last commit stopped.
+    kept: Vec<Option<Kept>>,
+}
+
+/// The last row of a slot that a commit kept.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    /// Among all rows.
+    row: usize,
+    /// Among the wanted rows; `None` in a chunk of a prompt that chose nothing.
+    wanted_row: Option<usize>,
 }
 
 impl SlotStates {
@@ -232,15 +241,15 @@ impl SlotStates {
         }
     }
 
-    /// Commits one slot and says at which wanted row it stopped.
-    fn commit_slot(&mut self, part: PassSlot) -> Option<usize> {
+    /// Commits one slot and says where it stopped; `None` if the slot is at fault.
+    fn commit_slot(&mut self, part: PassSlot) -> Option<Kept> {
         let chosen = &self.chosen[part.first_chosen()..part.first_chosen() + part.n_chosen()];
         let faults = &self.row_faults[part.first_row..part.first_row + part.n_rows];
         let slot = self.slots[part.slot.0 as usize].as_mut().expect("checked by the caller");
         if !part.chooses {
             slot.report.fault |= faults.contains(&true);
             slot.len += part.n_rows;
-            return None;
+            return Some(Kept { row: part.first_row + part.n_rows - 1, wanted_row: None });
         }
         let n_known = part.n_rows - part.n_drafts;
         let base = slot.len + n_known - 1;
@@ -262,13 +271,25 @@ impl SlotStates {
         slot.report.emitted.extend(emitted.iter().flatten());
         slot.report.finish = finish;
         slot.len = base + n_emitted;
-        Some(part.first_chosen() + n_emitted - 1)
+        Some(Kept {
+            row: part.first_row + n_known + n_emitted - 2,
+            wanted_row: Some(part.first_chosen() + n_emitted - 1),
+        })
+    }
+
+    fn kept_places(&self) -> impl Iterator<Item = (SlotId, Kept)> + '_ {
+        let slots = self.pass.slots().iter();
+        slots.zip(&self.kept).filter_map(|(part, kept)| kept.map(|kept| (part.slot, kept)))
     }
 
     /// After a commit: `(slot, wanted row)` of every slot that chose, for [`crate::Op::KeepCommitted`].
     pub fn kept(&self) -> impl Iterator<Item = (SlotId, usize)> + '_ {
-        let slots = self.pass.slots().iter();
-        slots.zip(&self.kept).filter_map(|(part, kept)| kept.map(|row| (part.slot, row)))
+        self.kept_places().filter_map(|(slot, kept)| kept.wanted_row.map(|row| (slot, row)))
+    }
+
+    /// After a commit: `(slot, row)` of every slot, for [`crate::Op::StateCommit`].
+    pub fn kept_rows(&self) -> impl Iterator<Item = (SlotId, usize)> + '_ {
+        self.kept_places().map(|(slot, kept)| (slot, kept.row))
     }
 }
 
@@ -310,11 +331,13 @@ mod tests {
     fn a_prompt_in_chunks_then_rounds_of_any_width() {
         let mut s = states(&[2, 10, 11, 12], 100);
         assert_eq!(round(&mut s, 2, &[], &[]).len, 2);
+        assert_eq!((s.kept().count(), s.kept_rows().collect::<Vec<_>>()), (0, vec![(SLOT, 1)]));
         let report = round(&mut s, 2, &[], &[Some(20)]);
         assert_eq!((report.len, report.emitted), (4, ids(&[20])));
         let report = round(&mut s, 1, &[21, 22, 9], &[Some(21), Some(22), Some(23), Some(99)]);
         assert_eq!((report.len, report.accepted, report.emitted), (7, 2, ids(&[21, 22, 23])));
         assert_eq!(s.kept().collect::<Vec<_>>(), [(SLOT, 2)]);
+        assert_eq!(s.kept_rows().collect::<Vec<_>>(), [(SLOT, 2)]);
         let report = round(&mut s, 1, &[24], &[Some(24), Some(25)]);
         assert_eq!((report.len, report.accepted, report.emitted), (9, 1, ids(&[24, 25])));
         assert_eq!(s.tokens(SLOT), ids(&[2, 10, 11, 12, 20, 21, 22, 23, 24, 25]));

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use paceline_backend::{Backend, BackendInfo, Pass, SlotId, SlotReport, TokenId};
 use paceline_models::{Description, Target};
@@ -12,11 +13,11 @@ use crate::error::{Broken, BuildError, Failed, GenerateError, Refused};
 use crate::events::{Completion, Event, FinishReason};
 use crate::kv::{KvCache, KvGroupSize, SequenceKv};
 use crate::request::{Request, RequestId};
-use crate::round::{self, Players, RoundSlot};
+use crate::round::{self, Lap, Players, RoundSlot};
 use crate::scheduler::{self, Plan, PlannedRows, State};
 use crate::sequence::{Drafting, Output, Sequence};
 use crate::sizes::Sizes;
-use crate::statistics::DraftStatistics;
+use crate::statistics::RoundTimes;
 use crate::text::TextDecoder;
 
 /// What an engine is made of.
@@ -47,6 +48,8 @@ pub struct Engine {
     suppress: Arc<[TokenId]>,
     admission: Admission,
     sizes: Sizes,
+    /// Prompt rows of a pass now.
+    prefill_rows: usize,
     kv: KvCache,
     /// Sequences with a slot, oldest first.
     running: Vec<Sequence>,
@@ -57,6 +60,8 @@ pub struct Engine {
     at_once: Vec<(RequestId, Event)>,
     next_id: u64,
     pass: Pass,
+    clock: Option<fn() -> Duration>,
+    times: RoundTimes,
 }
 
 impl Engine {
@@ -92,6 +97,7 @@ impl Engine {
             suppress: suppress.into(),
             admission,
             sizes,
+            prefill_rows: sizes.prefill_rows,
             kv,
             running: Vec::new(),
             waiting: VecDeque::new(),
@@ -99,6 +105,8 @@ impl Engine {
             at_once: Vec::new(),
             next_id: 0,
             pass: Pass::default(),
+            clock: None,
+            times: RoundTimes::default(),
         })
     }
 
@@ -115,6 +123,22 @@ impl Engine {
     /// The sizes that it was made with.
     pub fn sizes(&self) -> &Sizes {
         &self.sizes
+    }
+
+    /// Measures from now on where time goes. `clock` gives the time since some fixed moment; the engine reads no other one, and
+    /// what it says changes no text.
+    pub fn set_clock(&mut self, clock: fn() -> Duration) {
+        self.clock = Some(clock);
+    }
+
+    /// Where time went since [`Engine::set_clock`].
+    pub fn times(&self) -> RoundTimes {
+        self.times
+    }
+
+    /// Reads prompts in other chunks from now on: at least 1 row and at most what the engine was made with. Never changes a text.
+    pub fn set_prefill_rows(&mut self, rows: usize) {
+        self.prefill_rows = rows.clamp(1, self.sizes.prefill_rows);
     }
 
     pub(crate) fn admission(&self) -> &Admission {
@@ -151,14 +175,10 @@ impl Engine {
     fn sequence(&self, id: RequestId, request: Request) -> Sequence {
         let limit = self.admission.limit(&request);
         let detokenizer = self.text.as_ref().map(|text| text.detokenizer());
-        let drafting = self.drafter.as_ref().filter(|_| request.draft.enabled).map(|drafter| Drafting {
-            per_round: request
-                .draft
-                .tokens_per_round
-                .unwrap_or(drafter.suggested_drafts())
-                .min(self.sizes.max_drafts),
-            ready: false,
-            statistics: DraftStatistics::new(drafter.kind()),
+        let drafter = self.drafter.as_ref().filter(|_| request.draft.enabled);
+        let drafting = drafter.map(|drafter| {
+            let per_round = request.draft.tokens_per_round.unwrap_or(drafter.suggested_drafts());
+            Drafting::new(drafter.kind(), per_round.min(self.sizes.max_drafts))
         });
         Sequence {
             id,
@@ -253,6 +273,7 @@ impl Engine {
     }
 
     fn round(&mut self, events: &mut Vec<(RequestId, Event)>) -> Result<(), Broken> {
+        let mut lap = Lap::new(self.clock);
         let plan = self.plan();
         if plan.is_empty() {
             return Err(Broken::NoProgress { running: self.running.len(), waiting: self.waiting.len() });
@@ -263,14 +284,23 @@ impl Engine {
         for _ in 0..plan.admit {
             self.admit();
         }
+        let decodes = self.running.iter().any(|sequence| sequence.pending() == 1);
         let mut slots = self.prepare(&plan)?;
         let players = &mut Players {
             backend: self.backend.as_mut(),
             target: self.target.as_ref(),
             drafter: self.drafter.as_deref_mut(),
+            clock: self.clock,
         };
-        self.pass = round::run(players, &mut slots, std::mem::take(&mut self.pass));
-        self.collect(&slots, events)
+        let (pass, mut times) = round::run(players, &mut slots, std::mem::take(&mut self.pass));
+        self.pass = pass;
+        self.collect(&slots, events)?;
+        times.host = lap.end().saturating_sub(times.rounds());
+        self.times += match decodes {
+            true => times,
+            false => RoundTimes { prefill: times.rounds(), ..RoundTimes::default() },
+        };
+        Ok(())
     }
 
     fn plan(&self) -> Plan {
@@ -284,7 +314,7 @@ impl Engine {
             free_slots: self.free_slots.len(),
             groups: self.kv.sizes(),
             free_blocks: &free_blocks,
-            prefill_rows: self.sizes.prefill_rows,
+            prefill_rows: self.prefill_rows,
         })
     }
 

@@ -25,7 +25,7 @@ pub struct LoadOptions<'a> {
     pub threads: usize,
     /// Activation type.
     pub activation: Activation,
-    /// Sizes; `max_drafts` is set by the drafter.
+    /// Sizes; `draft` sets `max_drafts`.
     pub sizes: Sizes,
     /// What to do with weights that bf16 cannot hold.
     pub inexact: Inexact,
@@ -90,27 +90,39 @@ impl From<paceline_backend::BackendError> for LoadError {
 /// # Errors
 /// What is wrong with a folder, a size or the pair.
 pub fn load(folder: &ModelFolder, options: LoadOptions<'_>) -> Result<Engine, LoadError> {
+    Ok(Engine::new(load_parts(folder, options, |cpu| Box::new(cpu))?)?)
+}
+
+/// Loads what [`load`] makes an engine of. `wrap` may put something around the backend that watches it.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_parts(
+    folder: &ModelFolder,
+    options: LoadOptions<'_>,
+    wrap: impl FnOnce(CpuBackend) -> Box<dyn Backend>,
+) -> Result<EngineParts, LoadError> {
     let LoadOptions { isa, threads, activation, mut sizes, inexact, draft, tokenizer, progress } = options;
     let description = paceline_models::describe(folder.config())?;
-    let n_drafts = draft.map(|draft| drafts_per_round(&draft)).transpose()?.unwrap_or(0);
-    sizes.max_drafts = n_drafts;
+    if let Some(draft) = draft {
+        sizes.max_drafts = drafts_per_round(&draft)?;
+    }
     let limits = sizes.limits(&description, activation)?;
     let generation = folder.generation()?;
-    let mut backend: Box<dyn Backend> = Box::new(CpuBackend::new(CpuOptions { isa, threads, activation })?);
+    let mut backend = wrap(CpuBackend::new(CpuOptions { isa, threads, activation })?);
     let options = paceline_models::LoadOptions {
         limits,
         inexact,
         progress: &mut |done| progress(done, description.n_layers),
     };
     let target = paceline_models::load(folder.config(), folder.tensors()?, backend.as_mut(), options)?;
-    let drafter = match draft {
-        None => None,
-        Some(draft) => {
-            Some(bind(&draft, n_drafts, backend.as_mut(), target.exports(), sizes.n_slots, inexact)?)
-        }
-    };
+    let drafter = draft
+        .map(|draft| {
+            bind(&draft, sizes.max_drafts, backend.as_mut(), target.exports(), sizes.n_slots, inexact)
+        })
+        .transpose()?;
     let ids = |ids: Vec<u32>| ids.into_iter().map(TokenId).collect();
-    Ok(Engine::new(EngineParts {
+    Ok(EngineParts {
         backend,
         target,
         drafter,
@@ -118,7 +130,7 @@ pub fn load(folder: &ModelFolder, options: LoadOptions<'_>) -> Result<Engine, Lo
         end_tokens: ids(generation.end_token_ids),
         suppress: ids(generation.suppress_token_ids),
         text: tokenizer.map(|tokenizer| Arc::new(Decoder(tokenizer)) as Arc<dyn TextDecoder>),
-    })?)
+    })
 }
 
 /// The request's number, else the checkpoint's.

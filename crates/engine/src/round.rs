@@ -17,10 +17,13 @@
 //!
 //! Nothing here reads a value from the backend: counts go in, and what happened is told by `collect` afterwards.
 
-use paceline_backend::{Backend, Op, Pass, RowSet, Rows, SlotId};
+use std::time::Duration;
+
+use paceline_backend::{Backend, Op, Pass, RowSet, Rows, SlotId, Timed};
 use paceline_models::Target;
 
 use crate::drafters::{DraftError, DraftSlot, Drafter};
+use crate::statistics::RoundTimes;
 
 /// One slot's part of a round.
 #[derive(Debug)]
@@ -45,12 +48,18 @@ pub(crate) struct Players<'a> {
     pub(crate) target: &'a dyn Target,
     /// Proposes.
     pub(crate) drafter: Option<&'a mut (dyn Drafter + 'static)>,
+    /// Measures, if somebody wants to know.
+    pub(crate) clock: Option<fn() -> Duration>,
 }
 
-/// Runs one round over `slots`. Takes the last pass to reuse its memory and returns the new one.
-pub(crate) fn run(players: &mut Players<'_>, slots: &mut [RoundSlot], last: Pass) -> Pass {
+/// Runs one round over `slots`. Takes the last pass to reuse its memory and returns the new one, with the times of all but the
+/// host's part.
+pub(crate) fn run(players: &mut Players<'_>, slots: &mut [RoundSlot], last: Pass) -> (Pass, RoundTimes) {
+    let mut times = RoundTimes::default();
+    let mut lap = Lap::new(players.clock);
     draft(players, slots);
-    let Players { backend, target, drafter } = players;
+    times.draft = lap.end();
+    let Players { backend, target, drafter, clock } = players;
     let taps = drafter.as_ref().is_some_and(|drafter| drafter.reads_taps());
 
     let mut pass = last.rebuild();
@@ -60,15 +69,56 @@ pub(crate) fn run(players: &mut Players<'_>, slots: &mut [RoundSlot], last: Pass
     let pass = pass.build();
 
     backend.begin(&pass);
-    target.forward(*backend, &pass); // verify and choose
+    let choosing = forward(*backend, *target, &pass, *clock); // verify and choose
+    times.verify = lap.end().saturating_sub(choosing);
     if let Some(drafter) = drafter {
         drafter.verified(*backend, &pass);
+        times.draft += lap.end();
     }
     backend.run(&Op::Commit, Rows { set: RowSet::All, start: 0, len: 0 });
+    target.committed(*backend);
+    times.choose = choosing + lap.end();
     if let Some(drafter) = drafter {
         drafter.committed(*backend, &pass);
+        times.draft += lap.end();
     }
-    pass
+    (pass, times)
+}
+
+/// The target's forward, and how much of its time went into choosing.
+fn forward(
+    backend: &mut dyn Backend,
+    target: &dyn Target,
+    pass: &Pass,
+    clock: Option<fn() -> Duration>,
+) -> Duration {
+    let Some(clock) = clock else {
+        target.forward(backend, pass);
+        return Duration::ZERO;
+    };
+    let mut timed = Timed::new(backend, clock);
+    target.forward(&mut timed, pass);
+    timed.choosing()
+}
+
+/// Time from one end to the next; none without a clock.
+pub(crate) struct Lap {
+    clock: Option<fn() -> Duration>,
+    start: Duration,
+}
+
+impl Lap {
+    pub(crate) fn new(clock: Option<fn() -> Duration>) -> Self {
+        Self { clock, start: clock.map_or(Duration::ZERO, |clock| clock()) }
+    }
+
+    pub(crate) fn end(&mut self) -> Duration {
+        let Some(clock) = self.clock else { return Duration::ZERO };
+        let now = clock();
+        let lap = now.saturating_sub(self.start);
+        self.start = now;
+        lap
+    }
 }
 
 /// Lets the drafter propose for the slots that want drafts, and sets their number of drafts to what there is.
@@ -157,7 +207,8 @@ mod tests {
             draft_error: None,
         };
         let mut slots = [part(0, 1, 2), part(1, 2, 0)];
-        let players = &mut Players { backend: &mut backend, target: &target, drafter: Some(drafter) };
+        let players =
+            &mut Players { backend: &mut backend, target: &target, drafter: Some(drafter), clock: None };
         run(players, &mut slots, Pass::default());
 
         assert_eq!(slots.map(|part| part.n_drafts), [1, 0]);

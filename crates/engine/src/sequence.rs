@@ -44,6 +44,15 @@ pub(crate) struct Drafting {
 }
 
 impl Drafting {
+    /// Drafting of a request that has not begun.
+    pub(crate) fn new(kind: &'static str, per_round: usize) -> Self {
+        let mut statistics = DraftStatistics::new(kind);
+        if per_round == 0 {
+            statistics.inactive_reason = Some("0 drafts a round were asked for".into());
+        }
+        Self { per_round, ready: false, statistics }
+    }
+
     pub(crate) fn active(&self) -> bool {
         self.statistics.inactive_reason.is_none()
     }

@@ -1,4 +1,39 @@
-//! How drafting went. Only what was emitted counts as accepted.
+//! How drafting went, and where time goes. Only what was emitted counts as accepted.
+
+use std::ops::AddAssign;
+use std::time::Duration;
+
+/// Where the time of an engine's steps went. All zero without a clock, see [`crate::Engine::set_clock`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RoundTimes {
+    /// Steps that only read prompts.
+    pub prefill: Duration,
+    /// In all other steps, the drafter's part: proposing, and taking in what the target's pass left for it.
+    pub draft: Duration,
+    /// The target's pass up to the logits.
+    pub verify: Duration,
+    /// Choosing tokens from the logits, and the commit.
+    pub choose: Duration,
+    /// Everything else: planning, K/V accounting, texts, events.
+    pub host: Duration,
+}
+
+impl RoundTimes {
+    /// Of the steps that were rounds.
+    pub fn rounds(&self) -> Duration {
+        self.draft + self.verify + self.choose + self.host
+    }
+}
+
+impl AddAssign for RoundTimes {
+    fn add_assign(&mut self, other: Self) {
+        self.prefill += other.prefill;
+        self.draft += other.draft;
+        self.verify += other.verify;
+        self.choose += other.choose;
+        self.host += other.host;
+    }
+}
 
 /// Drafting statistics of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -116,4 +116,8 @@ pub trait Target: Send {
     /// One forward over a pass: K/V of all rows, hidden states of the wanted rows, logits and the chosen token of every row at
     /// which the pass chooses. The caller has begun the pass and commits it.
     fn forward(&self, backend: &mut dyn Backend, pass: &Pass);
+
+    /// The pass is committed. A model with recurrent layers steps their state here, by [`paceline_backend::Op::StateCommit`]; one whose
+    /// only state is K/V has nothing to do.
+    fn committed(&self, _backend: &mut dyn Backend) {}
 }

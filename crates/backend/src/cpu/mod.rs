@@ -310,4 +310,8 @@ impl Backend for CpuBackend {
     fn peek_chosen(&self, wanted_row: usize) -> Option<TokenId> {
         self.slots.chosen(wanted_row)
     }
+
+    fn peek_tokens(&self, slot: SlotId) -> Vec<TokenId> {
+        self.slots.tokens(slot).to_vec()
+    }
 }

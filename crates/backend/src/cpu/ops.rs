@@ -50,6 +50,7 @@ impl CpuBackend {
             Op::ChooseClustered { .. } => self.choose_clustered(op, rows),
             Op::Commit => self.slots.commit(),
             Op::KeepCommitted { src, out } => self.keep_committed(src, out),
+            Op::StateCommit { src, out } => self.state_commit(src, out),
             Op::ReadSlots { src, out, column } => self.read_slots(rows, src, out, column as usize),
             Op::WriteSlots { src, out } => self.write_slots(rows, src, out),
         }
@@ -372,11 +373,24 @@ impl CpuBackend {
         }
     }
 
+    fn state_commit(&mut self, src: Buf, out: Buf) {
+        let (from, to) = two(&mut self.buffers, src, out);
+        for (slot, row) in self.slots.kept_rows() {
+            to.row_mut(slot.0 as usize).copy_from_slice(from.row(row));
+        }
+    }
+
     fn read_slots(&mut self, rows: Rows, src: Buf, out: Buf, column: usize) {
         let (from, to) = two(&mut self.buffers, src, out);
         for r in 0..rows.len {
-            let values = from.row(self.slots.resolved(rows, r).slot.0 as usize);
-            to.row_mut(rows.start + r)[column..column + values.len()].copy_from_slice(values);
+            let row = self.slots.resolved(rows, r);
+            let values = from.row(row.slot.0 as usize);
+            let to = &mut to.row_mut(rows.start + r)[column..column + values.len()];
+            if row.kv_index == 0 {
+                to.fill(0.0);
+            } else {
+                to.copy_from_slice(values);
+            }
         }
     }
 

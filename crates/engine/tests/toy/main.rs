@@ -5,4 +5,5 @@ mod failures;
 mod field_bugs;
 mod handle;
 mod harness;
+mod recurrent;
 mod same_text;

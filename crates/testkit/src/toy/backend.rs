@@ -139,9 +139,25 @@ impl ToyBackend {
                 let token = ToyModel::choose(self.buffers[logits.index as usize].row(at), |_| false);
                 self.states.put_draft(row.slot, step as usize, token);
             }
-            Op::ReadSlots { src, out, .. } => self.set_hash(out, at, self.hash(src, row.slot.0 as usize)),
+            // The states of a recurrent layer are stepped like this, and so are hidden states by what they recall.
+            Op::AddNorm { x, h, .. } => {
+                let mixed = self.model.step(self.hash(x, at), self.hash(h, at));
+                self.set_hash(x, at, mixed);
+            }
+            Op::ReadSlots { src, out, .. } => {
+                let first = row.kv_index == 0;
+                let hash = if first { 0 } else { self.hash(src, row.slot.0 as usize) };
+                self.set_hash(out, at, hash);
+            }
             Op::WriteSlots { src, out } => self.set_hash(out, row.slot.0 as usize, self.hash(src, at)),
             _ => panic!("the toy does not know op `{}`", op.name()),
+        }
+    }
+
+    fn state_commit(&mut self, src: Buf, out: Buf) {
+        let kept: Vec<_> = self.states.kept_rows().collect();
+        for (slot, row) in kept {
+            self.set_hash(out, slot.0 as usize, self.hash(src, row));
         }
     }
 
@@ -280,6 +296,7 @@ impl Backend for ToyBackend {
         match *op {
             Op::Commit => self.states.commit(),
             Op::KeepCommitted { src, out } => self.keep_committed(src, out),
+            Op::StateCommit { src, out } => self.state_commit(src, out),
             _ => (0..rows.len).for_each(|index| self.run_row(op, rows, index)),
         }
     }
@@ -304,5 +321,9 @@ impl Backend for ToyBackend {
 
     fn peek_chosen(&self, wanted_row: usize) -> Option<TokenId> {
         self.states.chosen(wanted_row)
+    }
+
+    fn peek_tokens(&self, slot: SlotId) -> Vec<TokenId> {
+        self.states.tokens(slot).to_vec()
     }
 }

@@ -4,7 +4,8 @@
 //! ```text
 //! hidden of a row   h0 = hash(seed, token, position)
 //! layer that owns   key = hash(h, layer) is stored for the row
-//! every layer       h = hash(h, fold of the visible keys of its K/V, in ascending order)
+//! layer with K/V    h = hash(h, fold of the visible keys of its K/V, in ascending order)
+//! recurrent layer   state = hash(state, h); h = hash(h, state)
 //! logits            hash(h, token id), 24 bits
 //! ```
 

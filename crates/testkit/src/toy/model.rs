@@ -18,6 +18,8 @@ pub enum ToyLayer {
         /// The earlier layer.
         layer: usize,
     },
+    /// Keeps a state that each row steps, and no K/V.
+    Recurrent,
 }
 
 /// What the toy is. Every field but the last changes its text.
@@ -86,6 +88,12 @@ impl ToyModel {
         mix(hidden, keys.fold(self.seed, mix))
     }
 
+    /// State of a recurrent layer after a row, from the state before it (0 at the first row); and the hidden state after the
+    /// layer, from the one before it and that state.
+    pub(crate) fn step(&self, x: u64, h: u64) -> u64 {
+        mix(x, h)
+    }
+
     /// First index that a row at `position` sees.
     pub(crate) fn first_visible(window: Option<usize>, position: usize) -> usize {
         window.map_or(0, |window| (position + 1).saturating_sub(window))
@@ -137,11 +145,12 @@ impl ToyModel {
         best.map(|id| TokenId(id as u32))
     }
 
-    /// Window of a layer that owns K/V.
+    /// Window of a layer with K/V.
     pub(crate) fn window(&self, layer: usize) -> Option<usize> {
         match self.layers[layer] {
             ToyLayer::Owns { window } => window,
             ToyLayer::Shares { layer } => self.window(layer),
+            ToyLayer::Recurrent => None,
         }
     }
 
@@ -174,6 +183,8 @@ pub struct ToyText {
     tokens: Vec<TokenId>,
     /// `[layer][position]`; empty for a layer that owns none.
     keys: Vec<Vec<u64>>,
+    /// `[layer]`; 0 for a layer that is not recurrent.
+    states: Vec<u64>,
     n_read: usize,
     logits: Vec<f32>,
 }
@@ -181,9 +192,15 @@ pub struct ToyText {
 impl ToyText {
     /// Starts with a prompt.
     pub fn new(model: &ToyModel, prompt: &[TokenId]) -> Self {
-        let keys = vec![Vec::new(); model.layers.len()];
-        let logits = vec![0.0; model.vocab_size as usize];
-        Self { model: model.clone(), tokens: prompt.to_vec(), keys, n_read: 0, logits }
+        let n_layers = model.layers.len();
+        Self {
+            model: model.clone(),
+            tokens: prompt.to_vec(),
+            keys: vec![Vec::new(); n_layers],
+            states: vec![0; n_layers],
+            n_read: 0,
+            logits: vec![0.0; model.vocab_size as usize],
+        }
     }
 
     /// Prompt and what followed.
@@ -209,6 +226,11 @@ impl ToyText {
             let source = match kind {
                 ToyLayer::Owns { .. } => layer,
                 ToyLayer::Shares { layer } => layer,
+                ToyLayer::Recurrent => {
+                    self.states[layer] = model.step(self.states[layer], hidden);
+                    hidden = model.step(hidden, self.states[layer]);
+                    continue;
+                }
             };
             if source == layer {
                 self.keys[layer].push(model.key(hidden, layer));

@@ -13,11 +13,18 @@ pub(crate) const HASH_WIDTH: usize = 4;
 /// The target's head. A head with another index gives the habit of the row's token, see [`ToyModel::habit`].
 pub(crate) const TARGET_HEAD: u32 = 0;
 
+#[derive(Clone, Copy)]
+enum Layer {
+    /// Reads this K/V, which is its own or another layer's.
+    Attention { kv: KvLayer, owns: bool },
+    /// State of each slot, and after each row of the pass.
+    Recurrent { slots: Buf, rows: Buf },
+}
+
 /// [`ToyModel`] as ops.
 pub struct ToyTarget {
     description: Description,
-    /// K/V of each layer, own or shared.
-    layers: Vec<(KvLayer, bool)>,
+    layers: Vec<Layer>,
     groups: Vec<KvGroup>,
     exports: Exports,
     refused: Vec<TokenId>,
@@ -37,7 +44,7 @@ impl ToyTarget {
             hidden_size: HASH_WIDTH,
             max_positions: 1 << 20,
             parameters: Vec::new(),
-            kv_groups: model.layers.iter().filter_map(group_spec).collect(),
+            kv_groups: own_groups(model).collect(),
         }
     }
 
@@ -45,19 +52,28 @@ impl ToyTarget {
     ///
     /// # Errors
     /// As [`Backend::buffer`] and [`Backend::kv_group`].
+    ///
+    /// # Panics
+    /// If a layer shares the K/V of one that has none.
     pub fn load(model: &ToyModel, backend: &mut dyn Backend, limits: &Limits) -> Result<Self, BackendError> {
         let mut groups: Vec<KvGroup> = Vec::new();
-        let mut layers: Vec<(KvLayer, bool)> = Vec::new();
-        for layer in &model.layers {
-            match (layer, group_spec(layer)) {
-                (ToyLayer::Shares { layer: source }, _) => layers.push((layers[*source].0, false)),
-                (_, Some(spec)) => {
-                    let group = backend.kv_group(spec, limits.kv_blocks[groups.len()])?;
+        let mut layers: Vec<Layer> = Vec::new();
+        for &layer in &model.layers {
+            layers.push(match layer {
+                ToyLayer::Owns { window } => {
+                    let group = backend.kv_group(group_spec(window), limits.kv_blocks[groups.len()])?;
                     groups.push(group);
-                    layers.push((KvLayer { group, layer: 0 }, true));
+                    Layer::Attention { kv: KvLayer { group, layer: 0 }, owns: true }
                 }
-                (ToyLayer::Owns { .. }, None) => unreachable!("a layer that owns K/V has a group"),
-            }
+                ToyLayer::Shares { layer: source } => match layers[source] {
+                    Layer::Attention { kv, .. } => Layer::Attention { kv, owns: false },
+                    Layer::Recurrent { .. } => panic!("layer {source} has no K/V to share"),
+                },
+                ToyLayer::Recurrent => Layer::Recurrent {
+                    slots: backend.buffer(limits.n_slots, HASH_WIDTH)?,
+                    rows: backend.buffer(limits.max_rows, HASH_WIDTH)?,
+                },
+            });
         }
         let hidden = backend.buffer(limits.max_rows, HASH_WIDTH)?;
         let wanted = backend.buffer(limits.max_wanted, HASH_WIDTH)?;
@@ -75,22 +91,25 @@ impl ToyTarget {
     }
 }
 
-fn group_spec(layer: &ToyLayer) -> Option<KvGroupSpec> {
-    match *layer {
-        ToyLayer::Owns { window } => {
-            Some(KvGroupSpec { layers: 1, kv_heads: 1, head_dim: HASH_WIDTH, window })
-        }
-        ToyLayer::Shares { .. } => None,
-    }
+fn group_spec(window: Option<usize>) -> KvGroupSpec {
+    KvGroupSpec { layers: 1, kv_heads: 1, head_dim: HASH_WIDTH, window }
 }
 
-fn exports(model: &ToyModel, layers: &[(KvLayer, bool)], wanted: Buf) -> Exports {
-    let last = |sliding: bool| {
-        let owned = model.layers.iter().zip(layers).rev();
-        owned
-            .filter_map(|(layer, (kv, _))| group_spec(layer).map(|spec| ExportLayer { kv: *kv, spec }))
-            .find(|export| export.spec.window.is_some() == sliding)
-    };
+fn own_groups(model: &ToyModel) -> impl Iterator<Item = KvGroupSpec> + '_ {
+    model.layers.iter().filter_map(|layer| match layer {
+        ToyLayer::Owns { window } => Some(group_spec(*window)),
+        ToyLayer::Shares { .. } | ToyLayer::Recurrent => None,
+    })
+}
+
+fn exports(model: &ToyModel, layers: &[Layer], wanted: Buf) -> Exports {
+    let owned = layers.iter().filter_map(|layer| match layer {
+        Layer::Attention { kv, owns: true } => Some(*kv),
+        _ => None,
+    });
+    let owned: Vec<_> = owned.zip(own_groups(model)).map(|(kv, spec)| ExportLayer { kv, spec }).collect();
+    let last =
+        |sliding: bool| owned.iter().rev().find(|export| export.spec.window.is_some() == sliding).copied();
     Exports {
         architecture: "toy".into(),
         embedding: Table { index: 0, width: HASH_WIDTH as u32 },
@@ -125,20 +144,13 @@ impl Target for ToyTarget {
 
     fn forward(&self, backend: &mut dyn Backend, pass: &Pass) {
         let (x, wanted, logits) = (self.hidden, self.exports.hidden_post_norm, self.logits);
-        let no_vector = Vector { index: 0, len: 0 };
         let table = self.exports.embedding;
         backend.run(&Op::Embed { table, scale: 1.0, out: x, column: 0 }, pass.all());
-        for &(layer, owns) in &self.layers {
-            let kv = owns.then_some(KvWrite {
-                layer,
-                k_norm: no_vector,
-                value: ValueSource::Projection,
-                norm_value: false,
-            });
-            let rope = Rope { index: 0 };
-            let store = Op::QkNormRopeStore { qkv: x, n_heads: 1, q_norm: no_vector, rope, eps: 0.0, kv };
-            backend.run(&store, pass.all());
-            backend.run(&Op::Attend { q: x, layer, n_heads: 1, scale: 1.0, out: x }, pass.all());
+        for &layer in &self.layers {
+            match layer {
+                Layer::Attention { kv, owns } => attend(backend, pass, x, kv, owns),
+                Layer::Recurrent { slots, rows } => recur(backend, pass, x, slots, rows),
+            }
         }
         backend.run(&Op::GatherRows { src: x, out: wanted }, pass.wanted_rows());
         for rows in pass.wanted_rows().pieces(self.logit_rows) {
@@ -147,4 +159,39 @@ impl Target for ToyTarget {
             backend.run(&Op::Choose { logits, softcap: None, first_row }, rows);
         }
     }
+
+    fn committed(&self, backend: &mut dyn Backend) {
+        for layer in &self.layers {
+            if let &Layer::Recurrent { slots, rows } = layer {
+                backend.run(&Op::StateCommit { src: rows, out: slots }, Pass::default().all());
+            }
+        }
+    }
+}
+
+/// A name for a norm's weights, which the toy has not.
+const NO_VECTOR: Vector = Vector { index: 0, len: HASH_WIDTH as u32 };
+
+fn attend(backend: &mut dyn Backend, pass: &Pass, x: Buf, layer: KvLayer, owns: bool) {
+    let kv = owns.then_some(KvWrite {
+        layer,
+        k_norm: NO_VECTOR,
+        value: ValueSource::Projection,
+        norm_value: false,
+    });
+    let rope = Rope { index: 0 };
+    let store = Op::QkNormRopeStore { qkv: x, n_heads: 1, q_norm: NO_VECTOR, rope, eps: 0.0, kv };
+    backend.run(&store, pass.all());
+    backend.run(&Op::Attend { q: x, layer, n_heads: 1, scale: 1.0, out: x }, pass.all());
+}
+
+/// Rows step the state of their slot one after the other; each leaves the state after it, from which the commit takes one.
+fn recur(backend: &mut dyn Backend, pass: &Pass, x: Buf, slots: Buf, states: Buf) {
+    let mix = |x, h| Op::AddNorm { x, h, w: NO_VECTOR, scale: 1.0, next: None, eps: 0.0 };
+    for row in pass.all().pieces(1) {
+        backend.run(&Op::ReadSlots { src: slots, out: states, column: 0 }, row);
+        backend.run(&mix(states, x), row);
+        backend.run(&Op::WriteSlots { src: states, out: slots }, row);
+    }
+    backend.run(&mix(x, states), pass.all());
 }
