@@ -5,8 +5,8 @@ use crate::{Backend, Buf, KvBlockId, KvGroup, Mark, Op, Pass, Rows, SlotId, Slot
 
 /// Looks at what a model does, through the `peek` calls of [`Backend`].
 pub trait Observer: Send {
-    /// An op ran.
-    fn ran(&mut self, backend: &dyn Backend, op: &Op, rows: Rows);
+    /// An op ran. (To plant a fault, an observer may change what it left.)
+    fn ran(&mut self, backend: &mut dyn Backend, op: &Op, rows: Rows);
 
     /// A value was named. It stands in `buf` at the rows of the run; logits stand there from row 0 on.
     fn marked(&mut self, backend: &dyn Backend, mark: Mark, buf: Buf, rows: Rows);
@@ -68,7 +68,7 @@ impl<B: Backend, O: Observer> Backend for Observed<B, O> {
 
     fn run(&mut self, op: &Op, rows: Rows) {
         self.inner.run(op, rows);
-        self.observer.ran(&self.inner, op, rows);
+        self.observer.ran(&mut self.inner, op, rows);
     }
 
     fn mark(&mut self, mark: Mark, buf: Buf, rows: Rows) {

@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_changed_bit_changes_the_hash() {
-        let values = [1.0, -0.0, 3.5];
+        let values = [1.0_f32, -0.0, 3.5];
         for index in 0..3 {
             for bit in 0..32 {
                 let mut other = values;

@@ -32,7 +32,7 @@ impl Trace {
 }
 
 impl Observer for Trace {
-    fn ran(&mut self, _backend: &dyn Backend, op: &Op, _rows: Rows) {
+    fn ran(&mut self, _backend: &mut dyn Backend, op: &Op, _rows: Rows) {
         if let Op::Attend { layer, .. } = op {
             self.last_attended = Some(*layer);
         }
