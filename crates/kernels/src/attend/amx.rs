@@ -1,17 +1,23 @@
 //! The products with AMX tiles: what [`super::product`] computes, 16 rows at a time at the price of one.
 //!
-//! A tile of K or V in its packing is two ready tiles of 32 k x 16 outputs. One tile of rows is multiplied with two tiles
-//! of K or V, four halves, at once: tiles 0 to 3 hold the results, 4 the rows, 5 to 7 what they are multiplied with.
+//! A tile of K or V in its packing is two ready tiles of 32 k x 16 outputs.
+//!
+//! | rows | at once | registers 0..=3, 4 and 5, the others |
+//! |---|---|---|
+//! | one tile | two panels of outputs | results of each half panel; rows in 4; K or V in 5, 6, 7 |
+//! | two tiles | one panel of outputs | results of each tile and half; rows in 4, 5; K or V in 6, 7 |
+//!
+//! Two tiles take half as many loads for each multiplication, which keeps the multiplier busy where K and V come from the
+//! L2 cache. There prefetching costs a tenth; from memory it gains a fifth.
 
 use std::cell::Cell;
 
-use super::kernel::Kernel;
+use super::kernel::{Kernel, Lanes, RowTile, Source};
 use super::layout::TILE;
 use super::product::{PREFETCH, Product};
 use crate::isa::{Amx, Avx512};
 use crate::linear::amx::tiles::{ROW_BYTES, Tiles};
 use crate::numerics::{K_TILE, LANES, PANEL};
-use crate::vector::Arith;
 
 /// Elements of half a tile of K or V.
 const HALF: usize = TILE / 2;
@@ -22,18 +28,24 @@ const RESULT_STRIDE: usize = PANEL * size_of::<f32>();
 pub(super) struct AmxKernel {
     v: Avx512,
     tiles: Tiles,
-    /// Rows that the tiles are configured for; 0 before the first product.
-    rows: Cell<usize>,
+    /// Rows of the one or two tiles of rows that the registers are configured for; 0 for none.
+    rows: Cell<[usize; 2]>,
 }
 
 impl AmxKernel {
     pub(super) fn new(amx: Amx, v: Avx512) -> AmxKernel {
-        AmxKernel { v, tiles: Tiles::new(amx), rows: Cell::new(0) }
+        AmxKernel { v, tiles: Tiles::new(amx), rows: Cell::new([0, 0]) }
     }
 
-    fn configure(&self, rows: usize) {
-        if self.rows.replace(rows) != rows {
+    fn configure_one(&self, rows: usize) {
+        if self.rows.replace([rows, 0]) != [rows, 0] {
             self.tiles.configure([rows, rows, rows, rows, rows, 16, 16, 16]);
+        }
+    }
+
+    fn configure_two(&self, a: usize, b: usize) {
+        if self.rows.replace([a, b]) != [a, b] {
+            self.tiles.configure([a, a, b, b, a, b, 16, 16]);
         }
     }
 }
@@ -48,61 +60,103 @@ impl Kernel for AmxKernel {
         self.v
     }
     #[inline(always)]
-    fn store_rounded(&self, x: <Avx512 as Arith>::F, to: &mut [u16; LANES]) {
-        self.v.store_bf16(x, to);
+    fn store_panel(&self, a: Lanes<Self>, b: Lanes<Self>, to: &mut [u16; K_TILE]) {
+        self.v.store_bf16_pair(a, b, to);
     }
 
-    fn scores(&self, k: &[&[[u16; TILE]]], d_tiles: usize, rows: usize, q: &[u16], s: &mut [f32]) {
-        let product = Product::scores(k, d_tiles, rows, q, s);
-        self.configure(rows);
-        let (pairs, last) = k.as_chunks::<2>();
-        let mut y = product.y;
-        for [a, b] in pairs {
-            let tiles = a.iter().zip(*b).map(|(a, b)| [a, b]);
-            // SAFETY: `s` holds a tile of rows for each panel of keys, `q` one for each of its `d_tiles` tiles.
-            unsafe {
-                self.two_panels(tiles, rows, product.x, y);
-                y = y.add(2 * rows * PANEL);
+    fn scores(&self, k: &[&[[u16; TILE]]], d_tiles: usize, tiles: &mut [RowTile<'_, u16>], source: Source) {
+        if let [a, b] = tiles {
+            let [a, b] = [Product::scores(k, d_tiles, a), Product::scores(k, d_tiles, b)];
+            self.configure_two(a.rows, b.rows);
+            for (panel, tiles) in k.iter().enumerate() {
+                // SAFETY: the registers are configured for these rows; the scores of each have this panel, and their
+                // queries a tile for each of the panel's `d_tiles` tiles.
+                unsafe { self.two_by_two(tiles.iter(), Rows::of(a, panel), Rows::of(b, panel), source) };
+            }
+            return;
+        }
+        for tile in tiles {
+            let product = Product::scores(k, d_tiles, tile);
+            self.configure_one(product.rows);
+            let (pairs, last) = k.as_chunks::<2>();
+            for (pair, [a, b]) in pairs.iter().enumerate() {
+                let tiles = a.iter().zip(*b).map(|(a, b)| [a, b]);
+                // SAFETY: as above; the scores have both panels of the pair.
+                unsafe { self.one_by_four(tiles, Rows::of(product, 2 * pair)) };
+            }
+            for tiles in last {
+                // SAFETY: as above.
+                unsafe { self.one_by_two(tiles.iter(), Rows::of(product, k.len() - 1)) };
             }
         }
-        for panel in last {
-            // SAFETY: as above.
-            unsafe { self.one_panel(panel.iter(), rows, product.x, y) };
-        }
     }
 
-    fn values(&self, v: &[&[[u16; TILE]]], d_tiles: usize, rows: usize, p: &[u16], o: &mut [f32]) {
-        let product = Product::values(v, d_tiles, rows, p, o);
-        self.configure(rows);
-        for panel in (0..d_tiles).step_by(2) {
-            // SAFETY: `o` holds a tile of rows for each panel of dims, `p` one for each tile of keys, each of which has
-            // `d_tiles` tiles.
-            unsafe {
-                let y = product.y.add(panel * rows * PANEL);
-                if panel + 1 < d_tiles {
-                    let tiles = v.iter().map(|v| [v.get_unchecked(panel), v.get_unchecked(panel + 1)]);
-                    self.two_panels(tiles, rows, product.x, y);
-                } else {
-                    let tiles = v.iter().map(|v| v.get_unchecked(panel));
-                    self.one_panel(tiles, rows, product.x, y);
-                }
+    fn values(&self, v: &[&[[u16; TILE]]], d_tiles: usize, tiles: &mut [RowTile<'_, u16>], source: Source) {
+        let panel_of = |panel: usize| v.iter().map(move |v| &v[panel]);
+        if let [a, b] = tiles {
+            let [a, b] = [Product::values(v, d_tiles, a), Product::values(v, d_tiles, b)];
+            self.configure_two(a.rows, b.rows);
+            for panel in 0..d_tiles {
+                // SAFETY: the registers are configured for these rows; the values of each have this panel, and their
+                // probabilities a tile for each tile of keys.
+                unsafe { self.two_by_two(panel_of(panel), Rows::of(a, panel), Rows::of(b, panel), source) };
+            }
+            return;
+        }
+        for tile in tiles {
+            let product = Product::values(v, d_tiles, tile);
+            self.configure_one(product.rows);
+            for panel in (0..d_tiles / 2 * 2).step_by(2) {
+                let tiles = panel_of(panel).zip(panel_of(panel + 1)).map(|(a, b)| [a, b]);
+                // SAFETY: as above; the values have this panel and the next.
+                unsafe { self.one_by_four(tiles, Rows::of(product, panel)) };
+            }
+            if !d_tiles.is_multiple_of(2) {
+                // SAFETY: as above.
+                unsafe { self.one_by_two(panel_of(d_tiles - 1), Rows::of(product, d_tiles - 1)) };
             }
         }
     }
 }
 
+/// A tile of rows: its inputs, and its results of one panel.
+#[derive(Clone, Copy)]
+struct Rows {
+    rows: usize,
+    x: *const u16,
+    y: *mut f32,
+}
+
+impl Rows {
+    /// # Safety
+    /// The product has results for `panel`.
+    #[inline(always)]
+    unsafe fn of(product: Product<'_, u16, u16>, panel: usize) -> Rows {
+        // SAFETY: the caller's promise.
+        let y = unsafe { product.y.add(panel * product.rows * PANEL) };
+        Rows { rows: product.rows, x: product.x, y }
+    }
+
+    /// Inputs for tile `t` of what the rows are multiplied with.
+    #[inline(always)]
+    fn input(&self, t: usize) -> *const u16 {
+        self.x.wrapping_add(t * self.rows * K_TILE)
+    }
+}
+
 impl AmxKernel {
-    /// 64 outputs: the results of the second panel follow those of the first.
+    /// Two tiles of rows, 32 outputs.
     ///
     /// # Safety
-    /// The tiles are configured for `rows`. `x` points to a tile of `[rows][32]` for each of `tiles`, `y` to two.
+    /// The registers are configured for the rows of `a` and `b`, whose inputs have a tile of `[rows][32]` for each of
+    /// `tiles`, and whose results have one.
     #[inline(always)]
-    unsafe fn two_panels<'a>(
+    unsafe fn two_by_two<'a>(
         &self,
-        tiles: impl Iterator<Item = [&'a [u16; TILE]; 2]>,
-        rows: usize,
-        mut x: *const u16,
-        y: *mut f32,
+        tiles: impl Iterator<Item = &'a [u16; TILE]>,
+        a: Rows,
+        b: Rows,
+        source: Source,
     ) {
         let t = &self.tiles;
         // SAFETY: a tile of K or V is two halves of 16 rows of 64 bytes; the rest is the caller's promise.
@@ -111,56 +165,82 @@ impl AmxKernel {
             t.zero::<1>();
             t.zero::<2>();
             t.zero::<3>();
-            for [a, b] in tiles {
-                prefetch(a);
-                prefetch(b);
-                t.load::<4, _>(x, ROW_BYTES);
-                t.load::<5, _>(a.as_ptr(), ROW_BYTES);
-                t.multiply::<0, 4, 5>();
-                t.load::<6, _>(a.as_ptr().add(HALF), ROW_BYTES);
-                t.multiply::<1, 4, 6>();
-                t.load::<7, _>(b.as_ptr(), ROW_BYTES);
-                t.multiply::<2, 4, 7>();
-                t.load::<5, _>(b.as_ptr().add(HALF), ROW_BYTES);
-                t.multiply::<3, 4, 5>();
-                x = x.wrapping_add(rows * K_TILE);
+            for (i, tile) in tiles.enumerate() {
+                if source == Source::Memory {
+                    prefetch(tile);
+                }
+                t.load::<6, _>(tile.as_ptr(), ROW_BYTES);
+                t.load::<4, _>(a.input(i), ROW_BYTES);
+                t.multiply::<0, 4, 6>();
+                t.load::<7, _>(tile.as_ptr().add(HALF), ROW_BYTES);
+                t.multiply::<1, 4, 7>();
+                t.load::<5, _>(b.input(i), ROW_BYTES);
+                t.multiply::<2, 5, 6>();
+                t.multiply::<3, 5, 7>();
             }
-            t.store::<0>(y, RESULT_STRIDE);
-            t.store::<1>(y.add(LANES), RESULT_STRIDE);
-            let y = y.add(rows * PANEL);
+            t.store::<0>(a.y, RESULT_STRIDE);
+            t.store::<1>(a.y.add(LANES), RESULT_STRIDE);
+            t.store::<2>(b.y, RESULT_STRIDE);
+            t.store::<3>(b.y.add(LANES), RESULT_STRIDE);
+        }
+    }
+
+    /// One tile of rows, 64 outputs.
+    ///
+    /// # Safety
+    /// The registers are configured for the rows of `a`, whose inputs have a tile of `[rows][32]` for each of `tiles`,
+    /// and whose results have two.
+    #[inline(always)]
+    unsafe fn one_by_four<'a>(&self, tiles: impl Iterator<Item = [&'a [u16; TILE]; 2]>, a: Rows) {
+        let t = &self.tiles;
+        // SAFETY: as in `two_by_two`.
+        unsafe {
+            t.zero::<0>();
+            t.zero::<1>();
+            t.zero::<2>();
+            t.zero::<3>();
+            for (i, [first, second]) in tiles.enumerate() {
+                prefetch(first);
+                prefetch(second);
+                t.load::<4, _>(a.input(i), ROW_BYTES);
+                t.load::<5, _>(first.as_ptr(), ROW_BYTES);
+                t.multiply::<0, 4, 5>();
+                t.load::<6, _>(first.as_ptr().add(HALF), ROW_BYTES);
+                t.multiply::<1, 4, 6>();
+                t.load::<7, _>(second.as_ptr(), ROW_BYTES);
+                t.multiply::<2, 4, 7>();
+                t.load::<5, _>(second.as_ptr().add(HALF), ROW_BYTES);
+                t.multiply::<3, 4, 5>();
+            }
+            t.store::<0>(a.y, RESULT_STRIDE);
+            t.store::<1>(a.y.add(LANES), RESULT_STRIDE);
+            let y = a.y.add(a.rows * PANEL);
             t.store::<2>(y, RESULT_STRIDE);
             t.store::<3>(y.add(LANES), RESULT_STRIDE);
         }
     }
 
-    /// 32 outputs.
+    /// One tile of rows, 32 outputs.
     ///
     /// # Safety
-    /// As [`AmxKernel::two_panels`], with one tile of `y`.
+    /// As [`AmxKernel::one_by_four`], with one tile of results.
     #[inline(always)]
-    unsafe fn one_panel<'a>(
-        &self,
-        tiles: impl Iterator<Item = &'a [u16; TILE]>,
-        rows: usize,
-        mut x: *const u16,
-        y: *mut f32,
-    ) {
+    unsafe fn one_by_two<'a>(&self, tiles: impl Iterator<Item = &'a [u16; TILE]>, a: Rows) {
         let t = &self.tiles;
-        // SAFETY: as in `two_panels`.
+        // SAFETY: as in `two_by_two`.
         unsafe {
             t.zero::<0>();
             t.zero::<1>();
-            for a in tiles {
-                prefetch(a);
-                t.load::<4, _>(x, ROW_BYTES);
-                t.load::<5, _>(a.as_ptr(), ROW_BYTES);
+            for (i, tile) in tiles.enumerate() {
+                prefetch(tile);
+                t.load::<4, _>(a.input(i), ROW_BYTES);
+                t.load::<5, _>(tile.as_ptr(), ROW_BYTES);
                 t.multiply::<0, 4, 5>();
-                t.load::<6, _>(a.as_ptr().add(HALF), ROW_BYTES);
+                t.load::<6, _>(tile.as_ptr().add(HALF), ROW_BYTES);
                 t.multiply::<1, 4, 6>();
-                x = x.wrapping_add(rows * K_TILE);
             }
-            t.store::<0>(y, RESULT_STRIDE);
-            t.store::<1>(y.add(LANES), RESULT_STRIDE);
+            t.store::<0>(a.y, RESULT_STRIDE);
+            t.store::<1>(a.y.add(LANES), RESULT_STRIDE);
         }
     }
 }

@@ -76,6 +76,8 @@ pub(crate) trait Element: Number {
     fn pairs<V: Vector>(v: V, line: &[Self; LINE]) -> (V::F, V::F);
     /// Rounds a vector as this type.
     fn round_lanes<V: Vector>(v: V, x: V::F) -> V::F;
+    /// [`Element::round_lanes`] for probabilities, which are +0, normal, or NaN.
+    fn round_probability<V: Vector>(v: V, x: V::F) -> V::F;
 }
 
 impl Element for u16 {
@@ -99,6 +101,10 @@ impl Element for u16 {
     fn round_lanes<V: Vector>(v: V, x: V::F) -> V::F {
         v.round_bf16(x)
     }
+    #[inline(always)]
+    fn round_probability<V: Vector>(v: V, x: V::F) -> V::F {
+        v.round_probability(x)
+    }
 }
 
 impl Element for f32 {
@@ -121,6 +127,10 @@ impl Element for f32 {
     }
     #[inline(always)]
     fn round_lanes<V: Vector>(_: V, x: V::F) -> V::F {
+        x
+    }
+    #[inline(always)]
+    fn round_probability<V: Vector>(_: V, x: V::F) -> V::F {
         x
     }
 }

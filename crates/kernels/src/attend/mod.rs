@@ -18,6 +18,7 @@ mod part;
 mod plan;
 mod product;
 pub mod reference;
+mod softmax;
 mod store;
 mod unit;
 
@@ -38,7 +39,7 @@ use crate::vector::per_level;
 use kernel::Fma;
 use layout::{Element, TILE};
 use part::Part;
-use plan::{ITEM_PAIRS, Plan, Shape, Unit};
+use plan::{Plan, Shape, Unit};
 use product::Multiply;
 use unit::{Call, Workspace};
 
@@ -105,8 +106,7 @@ impl AttendScratch {
     ) -> Result<(), OutOfMemory> {
         layout.assert_valid();
         let d_tiles = layout.d_tiles();
-        let pairs = max_rows * n_heads.div_ceil(layout.kv_heads);
-        self.plan.reserve((pairs.div_ceil(ITEM_PAIRS) + max_rows) * layout.kv_heads, self.threads);
+        self.plan.reserve(max_rows, n_heads.div_ceil(layout.kv_heads), layout.kv_heads, self.threads);
         // Enough to cut what keeps threads busy: a few units each, or one very long row by spans.
         let slots = 32 * self.threads + 2 * max_keys.div_ceil(SPAN);
         grow(&mut self.wide, self.threads * Workspace::<f32>::rows_len(d_tiles))?;

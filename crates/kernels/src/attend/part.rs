@@ -1,17 +1,26 @@
 //! The running result of a tile of rows: what splits and spans fold into.
 
-use crate::math::exp_of;
+use crate::math::exp_of_negative;
 use crate::numerics::{LANES, PANEL};
 use crate::vector::{Arith, Single, Vector};
 
 /// Rows of a tile: up to 16 (row, query head) pairs of one K/V head.
 pub(super) const TILE_ROWS: usize = 16;
 
+/// Largest score and sum of probabilities of each row over some keys.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sums {
+    pub(super) m: [f32; TILE_ROWS],
+    /// At least 1, or NaN, where a key was seen; 0 where none was.
+    pub(super) l: [f32; TILE_ROWS],
+}
+
 /// Largest score, sum of probabilities, and their product with V (not divided) of up to 16 rows over some keys.
 #[derive(Debug)]
 pub(super) struct Part<'a> {
-    pub(super) m: &'a mut [f32; TILE_ROWS],
-    /// At least 1, or NaN, where a key was seen; 0 where none was.
+    /// As in [`Sums`].
+    m: &'a mut [f32; TILE_ROWS],
+    /// As in [`Sums`].
     pub(super) l: &'a mut [f32; TILE_ROWS],
     /// `[d panel][row][32]`.
     pub(super) o: &'a mut [f32],
@@ -44,15 +53,8 @@ impl<'a> Part<'a> {
 
     /// [`Part::fold`] of a single split, whose values come as the product left them.
     #[inline(always)]
-    pub(super) fn fold_split<V: Vector>(
-        &mut self,
-        v: V,
-        rows: usize,
-        m: &[f32; TILE_ROWS],
-        l: &[f32; TILE_ROWS],
-        o: &[f32],
-    ) {
-        let factors = self.fold_sums(rows, m, l);
+    pub(super) fn fold_split<V: Vector>(&mut self, v: V, rows: usize, sums: &Sums, o: &[f32]) {
+        let factors = self.fold_sums(rows, &sums.m, &sums.l);
         self.fold_values::<V, true>(v, rows, &factors, o);
     }
 
@@ -69,7 +71,8 @@ impl<'a> Part<'a> {
                 continue;
             }
             let largest = Single.max(self.m[r], m[r]);
-            let (a, b) = (exp_of(Single, self.m[r] - largest), exp_of(Single, m[r] - largest));
+            let (a, b) =
+                (exp_of_negative(Single, self.m[r] - largest), exp_of_negative(Single, m[r] - largest));
             self.l[r] = Single.fma(self.l[r], a, l[r] * b);
             (self.m[r], factors[r]) = (largest, Fold::Join(a, b));
         }

@@ -21,8 +21,15 @@ use super::layout::KvLayout;
 use super::part::TILE_ROWS;
 use crate::numerics::{KV_BLOCK, SPAN, SPLIT};
 
-/// The most (row, query head) pairs of an item.
-pub(super) const ITEM_PAIRS: usize = 4 * TILE_ROWS;
+/// Tiles of the smallest item that many rows are cut into.
+const LEAST_TILES: usize = 4;
+
+/// Tiles of the largest item. Its queries and parts, and K and V of a split, stay in a 2 MB L2 cache: 16 tiles at a
+/// head dim of 256, 8 at 512. Keys come from beyond that cache once for all of them.
+pub(super) fn most_tiles(d_tiles: usize) -> usize {
+    if d_tiles <= 8 { 16 } else { 8 }
+}
+
 /// Keys and values of less than this many bytes are not worth a unit of their own.
 const MIN_UNIT_BYTES: usize = 128 << 10;
 
@@ -99,7 +106,9 @@ pub(super) struct Shape {
 }
 
 impl Plan {
-    pub(super) fn reserve(&mut self, items: usize, threads: usize) {
+    /// Room for calls of up to `max_rows` rows.
+    pub(super) fn reserve(&mut self, max_rows: usize, group: usize, kv_heads: usize, threads: usize) {
+        let items = ((max_rows * group).div_ceil(LEAST_TILES * TILE_ROWS) + max_rows) * kv_heads;
         self.items.reserve(items);
         self.units.reserve(items + 8 * threads);
         self.waiting.reserve(items);
@@ -110,18 +119,29 @@ impl Plan {
         self.items.clear();
         self.units.clear();
         self.waiting.clear();
+        // Large items save reading, as long as each thread has a few.
+        let pairs = rows.len() * shape.group * shape.layout.kv_heads;
+        let tiles = pairs / (4 * shape.threads * TILE_ROWS);
+        let item_pairs = TILE_ROWS * tiles.clamp(LEAST_TILES, most_tiles(shape.layout.d_tiles()));
         let mut first = 0;
         for rows in rows.chunk_by(|a, b| std::ptr::eq(a.block_table, b.block_table)) {
-            self.add_sequence(rows, first, n_blocks, shape);
+            self.add_sequence(rows, first, item_pairs, n_blocks, shape);
             first += rows.len();
         }
         self.cut(shape);
     }
 
-    fn add_sequence(&mut self, rows: &[AttendRow<'_>], first_row: usize, n_blocks: usize, shape: Shape) {
+    fn add_sequence(
+        &mut self,
+        rows: &[AttendRow<'_>],
+        first_row: usize,
+        item_pairs: usize,
+        n_blocks: usize,
+        shape: Shape,
+    ) {
         let pairs = rows.len() * shape.group;
-        for start in (0..pairs).step_by(ITEM_PAIRS) {
-            let pairs = start..(start + ITEM_PAIRS).min(pairs);
+        for start in (0..pairs).step_by(item_pairs) {
+            let pairs = start..(start + item_pairs).min(pairs);
             let keys = hull(&rows[pairs.start / shape.group..pairs.end.div_ceil(shape.group)]);
             let blocks = keys.start / KV_BLOCK..keys.end.div_ceil(KV_BLOCK);
             let named = rows[0].block_table.get(blocks);

@@ -7,6 +7,7 @@
 //! values  [d panel][row][32 dims]   = p [key tile][row][32 keys] x V [key tile][d panel]
 //! ```
 
+use super::kernel::RowTile;
 use super::layout::{Element, LINE, TILE};
 use crate::numerics::{K_TILE, LANES, PANEL};
 use crate::vector::{Scalar, Vector};
@@ -26,28 +27,18 @@ pub(super) struct Product<'a, E, X> {
 }
 
 impl<'a, E, X> Product<'a, E, X> {
-    /// Panics unless the lengths fit one another.
-    pub(super) fn scores(
-        keys: &'a [&'a [[E; TILE]]],
-        d_tiles: usize,
-        rows: usize,
-        q: &[X],
-        s: &mut [f32],
-    ) -> Self {
-        assert!(q.len() == d_tiles * rows * K_TILE && s.len() == keys.len() * rows * PANEL);
-        Self::new(keys, d_tiles, rows, q, s)
+    /// `s = q K^T` of a tile of rows. Panics unless the lengths fit one another.
+    pub(super) fn scores(keys: &'a [&'a [[E; TILE]]], d_tiles: usize, tile: &mut RowTile<'_, X>) -> Self {
+        let rows = tile.rows;
+        assert!(tile.q.len() == d_tiles * rows * K_TILE && tile.s.len() == keys.len() * rows * PANEL);
+        Self::new(keys, d_tiles, rows, tile.q, tile.s)
     }
 
-    /// Panics unless the lengths fit one another.
-    pub(super) fn values(
-        keys: &'a [&'a [[E; TILE]]],
-        d_tiles: usize,
-        rows: usize,
-        p: &[X],
-        o: &mut [f32],
-    ) -> Self {
-        assert!(p.len() == keys.len() * rows * K_TILE && o.len() == d_tiles * rows * PANEL);
-        Self::new(keys, d_tiles, rows, p, o)
+    /// `o = p V` of a tile of rows. Panics unless the lengths fit one another.
+    pub(super) fn values(keys: &'a [&'a [[E; TILE]]], d_tiles: usize, tile: &mut RowTile<'_, X>) -> Self {
+        let rows = tile.rows;
+        assert!(tile.p.len() == keys.len() * rows * K_TILE && tile.o.len() == d_tiles * rows * PANEL);
+        Self::new(keys, d_tiles, rows, tile.p, tile.o)
     }
 
     fn new(keys: &'a [&'a [[E; TILE]]], d_tiles: usize, rows: usize, x: &[X], y: &mut [f32]) -> Self {

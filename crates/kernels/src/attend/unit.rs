@@ -4,21 +4,21 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::AttendRow;
-use super::kernel::Kernel;
+use super::kernel::{Kernel, RowTile, Source, TOGETHER};
 use super::layout::{Element, PANELS, TILE};
-use super::part::{Part, TILE_ROWS};
-use super::plan::{Cut, ITEM_PAIRS, Item, Unit};
+use super::part::{Part, Sums, TILE_ROWS};
+use super::plan::{Cut, Item, Unit, most_tiles};
+use super::softmax::softmax;
 use crate::linear::RowsRef;
 use crate::linear::rows::SharedRows;
-use crate::math::exp_of;
 use crate::memory::Disjoint;
 use crate::numerics::{K_TILE, KV_BLOCK, LANES, PANEL, SPAN, SPLIT};
 use crate::vector::{Arith, Vector};
 
 /// Panels of 32 keys in a split.
 const SPLIT_PANELS: usize = SPLIT / PANEL;
-/// Tiles of an item.
-const ITEM_TILES: usize = ITEM_PAIRS / TILE_ROWS;
+/// Scores of a full tile of rows for a split.
+const SCORES: usize = TILE_ROWS * SPLIT;
 
 /// What the units of a call share.
 pub(super) struct Call<'a, E> {
@@ -72,11 +72,9 @@ impl<'a, E: Element> Call<'a, E> {
 pub(super) struct Workspace<'a, X> {
     /// Queries of each tile: `[d tile][row][32]`.
     q: &'a mut [X],
-    /// Probabilities of a tile: `[key tile][row][32]`.
+    /// Probabilities, scores and values of the tiles in work.
     p: &'a mut [X],
-    /// Scores of a tile: `[key panel][row][32]`.
     s: &'a mut [f32],
-    /// Values of a tile: `[d panel][row][32]`.
     o: &'a mut [f32],
     /// For each tile the part over a span, then for each tile the part over all spans.
     parts: &'a mut [f32],
@@ -85,18 +83,18 @@ pub(super) struct Workspace<'a, X> {
 impl<'a, X> Workspace<'a, X> {
     /// Elements of the rows' memory.
     pub(super) fn rows_len(d_tiles: usize) -> usize {
-        ITEM_PAIRS * d_tiles * K_TILE + TILE_ROWS * SPLIT
+        TILE_ROWS * most_tiles(d_tiles) * d_tiles * K_TILE + TOGETHER * SCORES
     }
 
     /// Elements of the results' memory.
     pub(super) fn results_len(d_tiles: usize) -> usize {
-        TILE_ROWS * SPLIT + TILE_ROWS * d_tiles * PANEL + 2 * ITEM_TILES * Part::len(d_tiles)
+        TOGETHER * (SCORES + TILE_ROWS * d_tiles * PANEL) + 2 * most_tiles(d_tiles) * Part::len(d_tiles)
     }
 
     pub(super) fn new(rows: &'a mut [X], results: &'a mut [f32], d_tiles: usize) -> Workspace<'a, X> {
-        let (p, q) = rows.split_at_mut(TILE_ROWS * SPLIT);
-        let (s, results) = results.split_at_mut(TILE_ROWS * SPLIT);
-        let (o, parts) = results.split_at_mut(TILE_ROWS * d_tiles * PANEL);
+        let (p, q) = rows.split_at_mut(TOGETHER * SCORES);
+        let (s, results) = results.split_at_mut(TOGETHER * SCORES);
+        let (o, parts) = results.split_at_mut(TOGETHER * TILE_ROWS * d_tiles * PANEL);
         Workspace { q, p, s, o, parts }
     }
 }
@@ -105,34 +103,34 @@ impl<'a, X> Workspace<'a, X> {
 #[inline(always)]
 pub(super) fn run<K: Kernel>(kernel: &K, call: &Call<'_, K::E>, unit: &Unit, work: Workspace<'_, K::X>) {
     let item = &call.items[unit.item];
-    let part_len = Part::len(call.d_tiles);
-    let (of_span, of_all) = work.parts.split_at_mut(ITEM_TILES * part_len);
-    let mut tile_work = TileWork { q: work.q, p: work.p, s: work.s, o: work.o };
+    let worker = Worker { kernel, call, item, part_len: Part::len(call.d_tiles) };
+    let (of_span, of_all) = work.parts.split_at_mut(item.tiles() * worker.part_len);
+    let mut work = TileWork { q: work.q, p: work.p, s: work.s, o: work.o };
     for tile in 0..item.tiles() {
-        load_queries(kernel, call, item, tile, tile_work.q);
+        worker.load_queries(tile, work.q);
     }
     let Some(cut) = item.cut else {
-        let parts = attend_all(kernel, call, item, &mut tile_work, of_span, of_all);
-        return finish(kernel.vector(), call, item, parts);
+        let parts = worker.attend_all(&mut work, of_span, of_all);
+        return worker.finish(parts);
     };
-    let slot_len = item.tiles() * part_len;
+    let slot_len = item.tiles() * worker.part_len;
+    let first_slot = cut.first_slot * worker.part_len;
     let grains = item.grains(cut.grain);
     for grain in unit.grains.clone() {
-        let slot = cut.first_slot * part_len + (grain - grains.start) * slot_len;
         // SAFETY: the slots of this grain belong to this unit until it is counted as finished.
-        let parts = unsafe { call.slots.slice_mut(slot, slot_len) };
-        attend_keys(kernel, call, item, grain * cut.grain..(grain + 1) * cut.grain, &mut tile_work, parts);
+        let parts = unsafe { call.slots.slice_mut(first_slot + (grain - grains.start) * slot_len, slot_len) };
+        worker.attend_keys(grain * cut.grain..(grain + 1) * cut.grain, &mut work, parts);
     }
     // Release: the parts of this unit are written. Acquire: the last one sees those of all.
     if call.waiting[unit.item].fetch_sub(1, Ordering::AcqRel) == 1 {
         // SAFETY: all units of the item are finished, so nobody else uses its slots any more.
-        let slots = unsafe { call.slots.slice_mut(cut.first_slot * part_len, grains.len() * slot_len) };
-        fold_slots(kernel.vector(), call, item, cut, slots, of_span, of_all);
-        finish(kernel.vector(), call, item, of_all);
+        let slots = unsafe { call.slots.slice_mut(first_slot, grains.len() * slot_len) };
+        worker.fold_slots(cut, slots, of_span, of_all);
+        worker.finish(of_all);
     }
 }
 
-/// Memory for a tile of rows and the queries of all.
+/// Memory for the tiles in work, and the queries of all.
 struct TileWork<'a, X> {
     q: &'a mut [X],
     p: &'a mut [X],
@@ -140,142 +138,200 @@ struct TileWork<'a, X> {
     o: &'a mut [f32],
 }
 
-/// The parts of an item's tiles, one after the other.
-#[inline(always)]
-fn part_of<'a, E: Element>(call: &Call<'_, E>, item: &Item, parts: &'a mut [f32], tile: usize) -> Part<'a> {
-    let len = Part::len(call.d_tiles);
-    Part::of(&mut parts[tile * len..][..len], call.d_tiles, item.tile(tile).len())
+/// One item of a call, as a kernel does it. `parts` is always memory for one part per tile, one after the other.
+struct Worker<'a, 'c, K: Kernel> {
+    kernel: &'a K,
+    call: &'a Call<'c, K::E>,
+    item: &'a Item,
+    /// [`Part::len`] of this call.
+    part_len: usize,
 }
 
-#[inline(always)]
-fn load_queries<K: Kernel>(kernel: &K, call: &Call<'_, K::E>, item: &Item, tile: usize, q: &mut [K::X]) {
-    let v = kernel.vector();
-    let pairs = item.tile(tile);
-    let rows = pairs.len();
-    let q = &mut q[tile * TILE_ROWS * call.d_tiles * K_TILE..][..call.d_tiles * rows * K_TILE];
-    for (r, pair) in pairs.enumerate() {
-        let (row, head) = call.pair(item, pair);
-        let from = &call.q.row(row, (head + 1) * call.head_dim)[head * call.head_dim..];
-        for half in 0..call.d_tiles * 2 {
-            let x = match from.get(half * LANES..) {
-                Some(rest) => match rest.first_chunk() {
-                    Some(lanes) => v.load(lanes),
-                    None => v.load_first(rest),
-                },
-                None => v.splat(0.0),
-            };
-            let at = (half / 2 * rows + r) * K_TILE + half % 2 * LANES;
-            let to = q[at..].first_chunk_mut().expect("a vector of the tile");
-            kernel.store_rounded(K::E::round_lanes(v, x), to);
-        }
-    }
-}
-
-/// All keys of an item, span by span; returns the memory that has its parts.
-#[inline(always)]
-fn attend_all<'m, K: Kernel>(
-    kernel: &K,
-    call: &Call<'_, K::E>,
-    item: &Item,
-    work: &mut TileWork<'_, K::X>,
-    of_span: &'m mut [f32],
-    of_all: &'m mut [f32],
-) -> &'m mut [f32] {
-    let spans = item.grains(SPAN);
-    if spans.len() <= 1 {
-        attend_keys(kernel, call, item, item.keys.clone(), work, of_span);
-        return of_span;
-    }
-    for tile in 0..item.tiles() {
-        part_of(call, item, of_all, tile).clear();
-    }
-    for span in spans {
-        attend_keys(kernel, call, item, span * SPAN..(span + 1) * SPAN, work, of_span);
-        fold_tiles(kernel.vector(), call, item, of_all, of_span);
-    }
-    of_all
-}
-
-/// Folds the parts of each tile of `next` into those of `ours`.
-#[inline(always)]
-fn fold_tiles<V: Vector, E: Element>(
-    v: V,
-    call: &Call<'_, E>,
-    item: &Item,
-    ours: &mut [f32],
-    next: &mut [f32],
-) {
-    for tile in 0..item.tiles() {
-        let next = part_of(call, item, next, tile);
-        part_of(call, item, ours, tile).fold(v, item.tile(tile).len(), &next);
-    }
-}
-
-/// Folds the parts that the units of an item have left, into `of_all`.
-#[inline(always)]
-fn fold_slots<V: Vector, E: Element>(
-    v: V,
-    call: &Call<'_, E>,
-    item: &Item,
-    cut: Cut,
-    slots: &mut [f32],
-    of_span: &mut [f32],
-    of_all: &mut [f32],
-) {
-    let slot_len = item.tiles() * Part::len(call.d_tiles);
-    for tile in 0..item.tiles() {
-        part_of(call, item, of_all, tile).clear();
-    }
-    if cut.grain == SPAN {
-        for slot in slots.chunks_exact_mut(slot_len) {
-            fold_tiles(v, call, item, of_all, slot);
-        }
-        return;
-    }
-    let mut slots = item.grains(SPLIT).zip(slots.chunks_exact_mut(slot_len)).peekable();
-    for span in item.grains(SPAN) {
-        for tile in 0..item.tiles() {
-            part_of(call, item, of_span, tile).clear();
-        }
-        while let Some((_, slot)) = slots.next_if(|(split, _)| split * SPLIT / SPAN == span) {
-            fold_tiles(v, call, item, of_span, slot);
-        }
-        fold_tiles(v, call, item, of_all, of_span);
-    }
-}
-
-/// The keys of an item in a range of whole splits within one span: `parts` gets the part of each tile.
-#[inline(always)]
-fn attend_keys<K: Kernel>(
-    kernel: &K,
-    call: &Call<'_, K::E>,
-    item: &Item,
-    keys: Range<usize>,
-    work: &mut TileWork<'_, K::X>,
-    parts: &mut [f32],
-) {
-    for tile in 0..item.tiles() {
-        part_of(call, item, parts, tile).clear();
-    }
-    let keys = keys.start.max(item.keys.start)..keys.end.min(item.keys.end);
-    for split in keys.start / SPLIT..keys.end.div_ceil(SPLIT) {
-        let [k, v] = call.split_tiles(item, split);
-        for tile in 0..item.tiles() {
-            let seen = Seen::new(call, item, item.tile(tile), split);
-            if seen.panels.is_empty() {
-                continue;
+impl<K: Kernel> Worker<'_, '_, K> {
+    #[inline(always)]
+    fn load_queries(&self, tile: usize, q: &mut [K::X]) {
+        let v = self.kernel.vector();
+        let (d_tiles, dim) = (self.call.d_tiles, self.call.head_dim);
+        let pairs = self.item.tile(tile);
+        let rows = pairs.len();
+        let q = &mut q[tile * TILE_ROWS * d_tiles * K_TILE..][..d_tiles * rows * K_TILE];
+        for (r, pair) in pairs.enumerate() {
+            let (row, head) = self.call.pair(self.item, pair);
+            let from = &self.call.q.row(row, (head + 1) * dim)[head * dim..];
+            for (t, q) in q.chunks_exact_mut(rows * K_TILE).enumerate() {
+                let a = K::E::round_lanes(v, load(v, from, 2 * t * LANES));
+                let b = K::E::round_lanes(v, load(v, from, (2 * t + 1) * LANES));
+                self.kernel.store_panel(a, b, q[r * K_TILE..].first_chunk_mut().expect("a row of the tile"));
             }
-            let part = part_of(call, item, parts, tile);
-            attend_split(kernel, call, &seen, [&k, &v], tile, work, part);
+        }
+    }
+
+    /// All keys of the item, span by span; returns the memory that has its parts.
+    #[inline(always)]
+    fn attend_all<'m>(
+        &self,
+        work: &mut TileWork<'_, K::X>,
+        of_span: &'m mut [f32],
+        of_all: &'m mut [f32],
+    ) -> &'m mut [f32] {
+        let spans = self.item.grains(SPAN);
+        if spans.len() <= 1 {
+            self.attend_keys(self.item.keys.clone(), work, of_span);
+            return of_span;
+        }
+        self.clear(of_all);
+        for span in spans {
+            self.attend_keys(span * SPAN..(span + 1) * SPAN, work, of_span);
+            self.fold(of_all, of_span);
+        }
+        of_all
+    }
+
+    /// The keys of the item in a range of whole splits within one span, into `parts`.
+    #[inline(always)]
+    fn attend_keys(&self, keys: Range<usize>, work: &mut TileWork<'_, K::X>, parts: &mut [f32]) {
+        self.clear(parts);
+        let item = self.item;
+        let keys = keys.start.max(item.keys.start)..keys.end.min(item.keys.end);
+        for split in keys.start / SPLIT..keys.end.div_ceil(SPLIT) {
+            let [k, v] = self.call.split_tiles(item, split);
+            for first in (0..item.tiles()).step_by(TOGETHER) {
+                let tiles = first..(first + TOGETHER).min(item.tiles());
+                let pairs = item.tile(first).start..item.tile(tiles.end - 1).end;
+                let seen = Seen::new(self.call, item, pairs, split);
+                if !seen.panels.is_empty() {
+                    let (k, v) = (&k[seen.panels.clone()], &v[seen.panels.clone()]);
+                    self.attend_split(k, v, &seen, tiles, work, parts);
+                }
+            }
+        }
+    }
+
+    /// Some tiles of rows against panels of a split, folded into their parts. A tile may not see a panel that another one
+    /// does: that adds +0 to it.
+    #[inline(always)]
+    fn attend_split(
+        &self,
+        k: &[&[[K::E; TILE]]],
+        v: &[&[[K::E; TILE]]],
+        seen: &Seen,
+        tiles: Range<usize>,
+        work: &mut TileWork<'_, K::X>,
+        parts: &mut [f32],
+    ) {
+        let d_tiles = self.call.d_tiles;
+        let (q_len, o_len) = (TILE_ROWS * d_tiles * K_TILE, TILE_ROWS * d_tiles * PANEL);
+        let (q, p) = (work.q[tiles.start * q_len..].chunks_exact(q_len), work.p.chunks_exact_mut(SCORES));
+        let mut memory = q.zip(p).zip(work.s.chunks_exact_mut(SCORES)).zip(work.o.chunks_exact_mut(o_len));
+        let mut in_work: [RowTile<'_, K::X>; TOGETHER] = std::array::from_fn(|i| {
+            let (((q, p), s), o) = memory.next().expect("memory for each tile");
+            let rows = if tiles.start + i < tiles.end { self.item.tile(tiles.start + i).len() } else { 0 };
+            let (q, p) = (&q[..d_tiles * rows * K_TILE], &mut p[..k.len() * rows * K_TILE]);
+            RowTile { rows, q, p, s: &mut s[..k.len() * rows * PANEL], o: &mut o[..d_tiles * rows * PANEL] }
+        });
+        let in_work = &mut in_work[..tiles.len()];
+        let source = if tiles.start == 0 { Source::Memory } else { Source::Cache };
+        self.kernel.scores(k, d_tiles, in_work, source);
+        let mut sums = [Sums::default(); TOGETHER];
+        for ((tile, sums), keys) in in_work.iter_mut().zip(&mut sums).zip(seen.keys.as_chunks().0) {
+            *sums = softmax(self.kernel, tile, keys, self.call.scale);
+        }
+        self.kernel.values(v, d_tiles, in_work, source);
+        for ((i, tile), sums) in tiles.zip(in_work).zip(&sums) {
+            self.part(parts, i).fold_split(self.kernel.vector(), tile.rows, sums, tile.o);
+        }
+    }
+
+    #[inline(always)]
+    fn part<'m>(&self, parts: &'m mut [f32], tile: usize) -> Part<'m> {
+        let memory = &mut parts[tile * self.part_len..][..self.part_len];
+        Part::of(memory, self.call.d_tiles, self.item.tile(tile).len())
+    }
+
+    #[inline(always)]
+    fn clear(&self, parts: &mut [f32]) {
+        for tile in 0..self.item.tiles() {
+            self.part(parts, tile).clear();
+        }
+    }
+
+    /// Folds `next`, over the keys that follow, into `parts`.
+    #[inline(always)]
+    fn fold(&self, parts: &mut [f32], next: &mut [f32]) {
+        for tile in 0..self.item.tiles() {
+            let next = self.part(next, tile);
+            self.part(parts, tile).fold(self.kernel.vector(), self.item.tile(tile).len(), &next);
+        }
+    }
+
+    /// Folds the parts that the units of the item have left, into `of_all`.
+    #[inline(always)]
+    fn fold_slots(&self, cut: Cut, slots: &mut [f32], of_span: &mut [f32], of_all: &mut [f32]) {
+        self.clear(of_all);
+        let slots = slots.chunks_exact_mut(self.item.tiles() * self.part_len);
+        if cut.grain == SPAN {
+            for slot in slots {
+                self.fold(of_all, slot);
+            }
+            return;
+        }
+        let mut slots = self.item.grains(SPLIT).zip(slots).peekable();
+        for span in self.item.grains(SPAN) {
+            self.clear(of_span);
+            while let Some((_, slot)) = slots.next_if(|(split, _)| split * SPLIT / SPAN == span) {
+                self.fold(of_span, slot);
+            }
+            self.fold(of_all, of_span);
+        }
+    }
+
+    /// Divides and writes the rows of the item.
+    #[inline(always)]
+    fn finish(&self, parts: &mut [f32]) {
+        let v = self.kernel.vector();
+        let dim = self.call.head_dim;
+        for tile in 0..self.item.tiles() {
+            let pairs = self.item.tile(tile);
+            let rows = pairs.len();
+            let part = self.part(parts, tile);
+            for (r, pair) in pairs.enumerate() {
+                let (row, head) = self.call.pair(self.item, pair);
+                // SAFETY: these columns of this row are the result of this pair, which is in one item only; the item is
+                // finished by one thread.
+                let out = unsafe { self.call.out.part(row, head * dim..(head + 1) * dim) };
+                if part.l[r] == 0.0 {
+                    out.fill(0.0);
+                    continue;
+                }
+                let inverse = v.splat(1.0 / part.l[r]);
+                for (o, out) in part.o.chunks_exact(rows * PANEL).zip(out.chunks_mut(PANEL)) {
+                    for (o, out) in o[r * PANEL..].as_chunks().0.iter().zip(out.chunks_mut(LANES)) {
+                        let y = v.mul(v.load(o), inverse);
+                        match out.first_chunk_mut() {
+                            Some(out) => v.store(y, out),
+                            None => v.store_first(y, out),
+                        }
+                    }
+                }
+            }
         }
     }
 }
 
-/// What the rows of a tile see of a split.
+/// Sixteen elements from `at` on, +0 past the end.
+#[inline(always)]
+fn load<V: Vector>(v: V, from: &[f32], at: usize) -> V::F {
+    let rest = &from[at.min(from.len())..];
+    match rest.first_chunk() {
+        Some(lanes) => v.load(lanes),
+        None => v.load_first(rest),
+    }
+}
+
+/// What the rows of some tiles see of a split.
 struct Seen {
-    rows: usize,
     /// Keys of each row, counted from the first of `panels`.
-    keys: [(usize, usize); TILE_ROWS],
+    keys: [(usize, usize); TOGETHER * TILE_ROWS],
     /// Panels of the split in which some row sees a key, and those between.
     panels: Range<usize>,
 }
@@ -284,8 +340,7 @@ impl Seen {
     #[inline(always)]
     fn new<E: Element>(call: &Call<'_, E>, item: &Item, pairs: Range<usize>, split: usize) -> Seen {
         let first = split * SPLIT;
-        let rows = pairs.len();
-        let mut keys = [(0, 0); TILE_ROWS];
+        let mut keys = [(0, 0); TOGETHER * TILE_ROWS];
         let (mut lowest, mut highest) = (SPLIT, 0);
         for (pair, keys) in pairs.zip(&mut keys) {
             let visible = &call.rows[call.pair(item, pair).0].visible;
@@ -297,7 +352,7 @@ impl Seen {
             }
         }
         if lowest >= highest {
-            return Seen { rows, keys, panels: 0..0 };
+            return Seen { keys, panels: 0..0 };
         }
         let panels = lowest / PANEL..highest.div_ceil(PANEL);
         for keys in &mut keys {
@@ -305,99 +360,6 @@ impl Seen {
                 *keys = (keys.0 - panels.start * PANEL, keys.1 - panels.start * PANEL);
             }
         }
-        Seen { rows, keys, panels }
-    }
-}
-
-/// A tile of rows against the visible panels of a split, folded into `part`.
-#[inline(always)]
-fn attend_split<K: Kernel>(
-    kernel: &K,
-    call: &Call<'_, K::E>,
-    seen: &Seen,
-    [k, v]: [&[&[[K::E; TILE]]; SPLIT_PANELS]; 2],
-    tile: usize,
-    work: &mut TileWork<'_, K::X>,
-    mut part: Part<'_>,
-) {
-    let (rows, panels) = (seen.rows, seen.panels.len());
-    let q = &work.q[tile * TILE_ROWS * call.d_tiles * K_TILE..][..call.d_tiles * rows * K_TILE];
-    let s = &mut work.s[..panels * rows * PANEL];
-    let p = &mut work.p[..panels * rows * K_TILE];
-    let o = &mut work.o[..call.d_tiles * rows * PANEL];
-    kernel.scores(&k[seen.panels.clone()], call.d_tiles, rows, q, s);
-    let (mut m, mut l) = ([0.0; TILE_ROWS], [0.0; TILE_ROWS]);
-    for r in 0..rows {
-        (m[r], l[r]) = softmax(kernel, s, rows, r, seen.keys[r], call.scale, p);
-    }
-    kernel.values(&v[seen.panels.clone()], call.d_tiles, rows, p, o);
-    part.fold_split(kernel.vector(), rows, &m, &l, o);
-}
-
-/// Probabilities of one row, relative to its largest score: (that score, the sum of the unrounded probabilities). A row
-/// that sees no key has sum 0.
-#[inline(always)]
-fn softmax<K: Kernel>(
-    kernel: &K,
-    s: &[f32],
-    rows: usize,
-    r: usize,
-    (start, end): (usize, usize),
-    scale: f32,
-    p: &mut [K::X],
-) -> (f32, f32) {
-    let v = kernel.vector();
-    let scale = v.splat(scale);
-    let lowest = v.splat(f32::NEG_INFINITY);
-    let (vectors, _) = s.as_chunks::<LANES>();
-    let (out, _) = p.as_chunks_mut::<LANES>();
-    // Vector `i` of the row's keys.
-    let place = |i: usize| (i / 2 * rows + r) * 2 + i % 2;
-    let mut m = lowest;
-    for i in start / LANES..end.div_ceil(LANES) {
-        let inside = v.lanes(start.saturating_sub(i * LANES), end - i * LANES);
-        m = v.max(v.select(inside, v.mul(v.load(&vectors[place(i)]), scale), lowest), m);
-    }
-    let m = v.max_lane(m);
-    let largest = v.splat(m);
-    let mut l = v.splat(0.0);
-    for i in 0..vectors.len() / rows {
-        let inside = v.lanes(start.saturating_sub(i * LANES), end.saturating_sub(i * LANES));
-        let e = exp_of(v, v.sub(v.mul(v.load(&vectors[place(i)]), scale), largest));
-        let e = v.select(inside, e, v.splat(0.0));
-        l = v.add(l, e);
-        kernel.store_rounded(K::E::round_lanes(v, e), &mut out[place(i)]);
-    }
-    (m, v.sum(l))
-}
-
-/// Divides and writes the rows of an item.
-#[inline(always)]
-fn finish<V: Vector, E: Element>(v: V, call: &Call<'_, E>, item: &Item, parts: &mut [f32]) {
-    for tile in 0..item.tiles() {
-        let pairs = item.tile(tile);
-        let rows = pairs.len();
-        let part = part_of(call, item, parts, tile);
-        let (o, _) = part.o.as_chunks::<LANES>();
-        for (r, pair) in pairs.enumerate() {
-            let (row, head) = call.pair(item, pair);
-            // SAFETY: these columns of this row are the result of this pair, which is in one item only; the item is
-            // finished by one thread.
-            let out = unsafe { call.out.part(row, head * call.head_dim..(head + 1) * call.head_dim) };
-            if part.l[r] == 0.0 {
-                out.fill(0.0);
-                continue;
-            }
-            let inverse = v.splat(1.0 / part.l[r]);
-            let place = |i: usize| (i / 2 * rows + r) * 2 + i % 2;
-            let (whole, rest) = out.as_chunks_mut::<LANES>();
-            let n = whole.len();
-            for (i, out) in whole.iter_mut().enumerate() {
-                v.store(v.mul(v.load(&o[place(i)]), inverse), out);
-            }
-            if !rest.is_empty() {
-                v.store_first(v.mul(v.load(&o[place(n)]), inverse), rest);
-            }
-        }
+        Seen { keys, panels }
     }
 }

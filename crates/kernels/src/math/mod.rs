@@ -95,6 +95,15 @@ pub(crate) fn exp_of<A: Arith>(a: A, x: A::F) -> A::F {
     a.select(a.le(x, a.splat(EXP_HIGHEST)), y, a.mul(x, a.splat(f32::INFINITY)))
 }
 
+/// [`exp_of`] for arguments that are not positive, or NaN: the same bits in fewer steps.
+#[inline(always)]
+pub(crate) fn exp_of_negative<A: Arith>(a: A, x: A::F) -> A::F {
+    let (n, m) = split_exp(a, x);
+    let power = a.add_bits(a.shl::<23>(n), a.splat(1.0));
+    let y = a.mul(a.add(m, a.splat(1.0)), power);
+    a.select(a.lt(x, a.splat(EXP_LOWEST)), a.splat(0.0), y)
+}
+
 #[inline(always)]
 pub(crate) fn tanh_of<A: Arith>(a: A, x: A::F) -> A::F {
     let x2 = a.mul(x, x);

@@ -178,4 +178,22 @@ impl Avx512 {
             _mm256_storeu_si256(out.as_mut_ptr().cast(), halves);
         }
     }
+    /// Twice [`Avx512::store_bf16`] in fewer steps.
+    #[inline(always)]
+    pub(crate) fn store_bf16_pair(self, a: __m512, b: __m512, out: &mut [u16; 2 * LANES]) {
+        const UPPER: [u16; 2 * LANES] = {
+            let mut places = [0; 2 * LANES];
+            let mut i = 0;
+            while i < 2 * LANES {
+                places[i] = 2 * i as u16 + 1;
+                i += 1;
+            }
+            places
+        };
+        // SAFETY: both arrays hold 64 bytes; AVX-512 BW is proved by the token.
+        unsafe {
+            let places = _mm512_loadu_si512(UPPER.as_ptr().cast());
+            _mm512_storeu_si512(out.as_mut_ptr().cast(), _mm512_permutex2var_epi16(int!(a), places, int!(b)));
+        }
+    }
 }

@@ -67,12 +67,17 @@ pub(crate) trait Arith: Copy {
     /// To bf16 and back, as [`crate::numerics::round_bf16`].
     #[inline(always)]
     fn round_bf16(self, x: Self::F) -> Self::F {
-        let odd = self.and(self.shr::<16>(x), self.splat_bits(1));
-        let y = self.add_bits(x, self.add_bits(odd, self.splat_bits(0x7FFF)));
-        let y = self.and(y, self.splat_bits(0xFFFF_0000));
+        let y = self.round_probability(x);
         let tiny = self.lt(self.abs(y), self.splat(f32::MIN_POSITIVE));
         let y = self.select(tiny, self.and(x, self.splat_bits(0x8000_0000)), y);
         self.select(self.le(x, x), y, self.splat_bits(0x7FC0_0000))
+    }
+    /// [`Arith::round_bf16`] where it takes no care: of zeros and normal numbers, and of NaN as the processor makes it.
+    #[inline(always)]
+    fn round_probability(self, x: Self::F) -> Self::F {
+        let odd = self.and(self.shr::<16>(x), self.splat_bits(1));
+        let y = self.add_bits(x, self.add_bits(odd, self.splat_bits(0x7FFF)));
+        self.and(y, self.splat_bits(0xFFFF_0000))
     }
     #[inline(always)]
     fn neg(self, a: Self::F) -> Self::F {
