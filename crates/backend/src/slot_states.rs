@@ -8,6 +8,8 @@
 //! known row and at each draft row) the first `a + 1` are emitted, where `a` drafts in a row equal them. While the prompt is being
 //! read, `t[len ..]` are prompt tokens and nothing is chosen.
 
+use paceline_kernels::select::Sampling;
+
 use crate::pass::{Pass, PassSlot, RowSet, Rows};
 use crate::slot::{Finish, SlotId, SlotInit, SlotReport, TokenId};
 
@@ -29,7 +31,7 @@ pub struct ResolvedRow {
 #[derive(Debug)]
 struct Slot {
     init: SlotInit,
-    suppressed: Vec<u32>,
+    sampling: Sampling,
     tokens: Vec<TokenId>,
     /// How many of `tokens` are the sequence's own; drafts stand behind them.
     known: usize,
@@ -103,7 +105,8 @@ impl SlotStates {
         tokens.extend_from_slice(&init.tokens);
         let known = tokens.len();
         let suppressed = init.suppress.iter().map(|token| token.0).collect();
-        *place = Some(Slot { init, suppressed, tokens, known, len: 0, report: SlotReport::default() });
+        let sampling = Sampling { suppressed, ..Sampling::default() };
+        *place = Some(Slot { init, sampling, tokens, known, len: 0, report: SlotReport::default() });
     }
 
     /// [`crate::Backend::close`].
@@ -163,9 +166,9 @@ impl SlotStates {
         &self.slot(slot).tokens
     }
 
-    /// Tokens that the slot never chooses.
-    pub fn suppressed(&self, slot: SlotId) -> &[u32] {
-        &self.slot(slot).suppressed
+    /// How the slot's tokens are chosen.
+    pub fn sampling(&self, slot: SlotId) -> &Sampling {
+        &self.slot(slot).sampling
     }
 
     /// [`crate::Backend::begin`]: resolves the rows of a pass.

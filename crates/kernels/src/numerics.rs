@@ -41,6 +41,10 @@
 //! `l = fma(la, fa, lb * fb)`, `o = fma(oa, fa, ob * fb)`; the first part is taken as it is. A split without a visible key
 //! does not exist. At the end `o * (1 / l)`.
 //!
+//! # Choosing
+//! Rules, filters, noise and log-probabilities, all in f32: order and sums stand at the top of the modules of
+//! [`crate::select`].
+//!
 //! # Elementary functions
 //! Own code in [`crate::math`], one sequence of IEEE f32 operations (f64 for tables) for all levels.
 //! `+ - * / sqrt` and FMA are IEEE. No result depends on a platform's libm.

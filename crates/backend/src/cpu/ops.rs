@@ -7,7 +7,7 @@ use paceline_kernels::linear::{linear, linear_gated, linear_gated_by, linear_gro
 use paceline_kernels::norm::{RmsNorm, add_norm, add_norm_then, rms_norm, rms_norm_in_place};
 use paceline_kernels::rope;
 use paceline_kernels::router::{Routed, route};
-use paceline_kernels::select::{Choice, LogitRules};
+use paceline_kernels::select::{Choice, RowRules};
 
 use super::CpuBackend;
 use super::storage::Buffer;
@@ -318,8 +318,8 @@ impl CpuBackend {
         choices.clear();
         choices.resize(rows.len, Choice::default());
         let slots = &*slots;
-        let rules = |r| LogitRules { softcap, suppressed: slots.suppressed(slots.resolved(rows, r).slot) };
-        chooser.greedy(*isa, context.team(), logits, rules, choices);
+        let rules = |r| RowRules { softcap, ..RowRules::new(slots.sampling(slots.resolved(rows, r).slot)) };
+        chooser.choose(*isa, context.team(), logits, rules, choices);
     }
 
     fn cluster_logits(&mut self, op: &Op, rows: Rows) {

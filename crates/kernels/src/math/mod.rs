@@ -123,9 +123,24 @@ pub(crate) fn ln_of<A: Arith>(a: A, x: A::F) -> A::F {
     let subnormal = a.lt(x, a.splat(f32::MIN_POSITIVE));
     let scaled = a.select(subnormal, a.mul(x, a.splat(8_388_608.0)), x);
     let exponent_bias = a.select(subnormal, a.splat(-23.0), a.splat(0.0));
+    let y = ln_scaled(a, scaled, exponent_bias);
+    let y = a.select(a.lt(x, a.splat(f32::INFINITY)), y, x);
+    let y = a.select(a.le(x, a.splat(0.0)), a.div(a.splat(-1.0), a.splat(0.0)), y);
+    a.select(a.lt(x, a.splat(0.0)), a.splat(f32::NAN), y)
+}
+
+/// [`ln_of`] for what is positive, normal and finite: the same bits with less to do.
+#[inline(always)]
+pub(crate) fn ln_normal_of<A: Arith>(a: A, x: A::F) -> A::F {
+    ln_scaled(a, x, a.splat(0.0))
+}
+
+/// ln(x * 2^exponent_bias) for a positive, normal, finite `x`.
+#[inline(always)]
+fn ln_scaled<A: Arith>(a: A, x: A::F, exponent_bias: A::F) -> A::F {
     // Offset so that the exponent field counts from sqrt(1/2): mantissas lie in sqrt(1/2) .. sqrt(2).
     let sqrt_half = a.splat(std::f32::consts::FRAC_1_SQRT_2);
-    let offset = a.sub_bits(scaled, sqrt_half);
+    let offset = a.sub_bits(x, sqrt_half);
     let biased = a.shr::<23>(a.add_bits(offset, a.splat_bits(128 << 23)));
     let e = a.add(a.sub(a.i32_to_f32(biased), a.splat(128.0)), exponent_bias);
     let f = a.sub(a.add_bits(a.and(offset, a.splat_bits(0x007F_FFFF)), sqrt_half), a.splat(1.0));
@@ -133,11 +148,7 @@ pub(crate) fn ln_of<A: Arith>(a: A, x: A::F) -> A::F {
     let f2 = a.mul(f, f);
     let tail = a.fma(a.mul(f2, f), polynomial(a, f, &LN_1P), a.mul(f2, a.splat(-0.5)));
     let low = a.fma(e, a.splat(LN2_LOW), tail);
-    let y = a.fma(e, a.splat(LN2_HIGH), a.add(f, low));
-
-    let y = a.select(a.lt(x, a.splat(f32::INFINITY)), y, x);
-    let y = a.select(a.le(x, a.splat(0.0)), a.div(a.splat(-1.0), a.splat(0.0)), y);
-    a.select(a.lt(x, a.splat(0.0)), a.splat(f32::NAN), y)
+    a.fma(e, a.splat(LN2_HIGH), a.add(f, low))
 }
 
 #[inline(always)]

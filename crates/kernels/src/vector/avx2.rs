@@ -91,6 +91,10 @@ impl Arith for Avx2 {
         halves!(_mm256_or_ps(a, b))
     }
     #[inline(always)]
+    fn xor(self, a: Pair, b: Pair) -> Pair {
+        halves!(_mm256_xor_ps(a, b))
+    }
+    #[inline(always)]
     fn add_bits(self, a: Pair, b: Pair) -> Pair {
         int_halves!(_mm256_add_epi32(a, b))
     }
@@ -121,6 +125,11 @@ impl Arith for Avx2 {
         }
     }
     #[inline(always)]
+    fn mul_wide(self, a: Pair, b: Pair) -> (Pair, Pair) {
+        let (x, y) = (wide_products(self, a.0, b.0), wide_products(self, a.1, b.1));
+        ((x.0, y.0), (x.1, y.1))
+    }
+    #[inline(always)]
     fn i32_to_f32(self, a: Pair) -> Pair {
         // SAFETY: needs AVX, which the token proves.
         unsafe {
@@ -145,6 +154,37 @@ fn first(_: Avx2, n: usize) -> __m256i {
 fn between(token: Avx2, start: usize, end: usize) -> __m256 {
     // SAFETY: needs AVX2, which the token proves.
     unsafe { _mm256_castsi256_ps(_mm256_andnot_si256(first(token, start), first(token, end))) }
+}
+
+/// [`Arith::mul_wide`] of eight lanes.
+#[inline(always)]
+fn wide_products(_: Avx2, a: __m256, b: __m256) -> (__m256, __m256) {
+    // SAFETY: needs AVX2, which the token proves.
+    unsafe {
+        let (a, b) = (_mm256_castps_si256(a), _mm256_castps_si256(b));
+        // Products of lanes 0, 2, .. and of lanes 1, 3, ..
+        let even = _mm256_mul_epu32(a, b);
+        let odd = _mm256_mul_epu32(_mm256_srli_epi64::<32>(a), _mm256_srli_epi64::<32>(b));
+        let low = _mm256_blend_epi32::<0b1010_1010>(even, _mm256_slli_epi64::<32>(odd));
+        let high = _mm256_blend_epi32::<0b1010_1010>(_mm256_srli_epi64::<32>(even), odd);
+        (_mm256_castsi256_ps(low), _mm256_castsi256_ps(high))
+    }
+}
+
+/// [`Vector::transpose4`] of eight lanes.
+#[inline(always)]
+fn transpose4(_: Avx2, a: __m256, b: __m256, c: __m256, d: __m256) -> [__m256; 4] {
+    // SAFETY: needs AVX, which the token proves.
+    unsafe {
+        let (ab_low, ab_high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+        let (cd_low, cd_high) = (_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+        [
+            _mm256_shuffle_ps::<0x44>(ab_low, cd_low),
+            _mm256_shuffle_ps::<0xEE>(ab_low, cd_low),
+            _mm256_shuffle_ps::<0x44>(ab_high, cd_high),
+            _mm256_shuffle_ps::<0xEE>(ab_high, cd_high),
+        ]
+    }
 }
 
 impl Vector for Avx2 {
@@ -190,6 +230,11 @@ impl Vector for Avx2 {
     fn any(self, mask: Pair) -> bool {
         // SAFETY: needs AVX, which the token proves.
         unsafe { _mm256_movemask_ps(_mm256_or_ps(mask.0, mask.1)) != 0 }
+    }
+    #[inline(always)]
+    fn transpose4(self, [a, b, c, d]: [Pair; 4]) -> [Pair; 4] {
+        let (x, y) = (transpose4(self, a.0, b.0, c.0, d.0), transpose4(self, a.1, b.1, c.1, d.1));
+        [(x[0], y[0]), (x[1], y[1]), (x[2], y[2]), (x[3], y[3])]
     }
     #[inline(always)]
     fn sum(self, x: Pair) -> f32 {

@@ -79,6 +79,10 @@ impl Arith for Avx512 {
         proved!(_mm512_or_ps(a, b))
     }
     #[inline(always)]
+    fn xor(self, a: __m512, b: __m512) -> __m512 {
+        proved!(_mm512_xor_ps(a, b))
+    }
+    #[inline(always)]
     fn add_bits(self, a: __m512, b: __m512) -> __m512 {
         proved!(_mm512_castsi512_ps(_mm512_add_epi32(int!(a), int!(b))))
     }
@@ -93,6 +97,19 @@ impl Arith for Avx512 {
     #[inline(always)]
     fn shr<const N: u32>(self, a: __m512) -> __m512 {
         proved!(_mm512_castsi512_ps(_mm512_srli_epi32::<N>(int!(a))))
+    }
+    #[inline(always)]
+    fn mul_wide(self, a: __m512, b: __m512) -> (__m512, __m512) {
+        /// Lanes 1, 3, ..
+        const ODD: __mmask16 = 0b1010_1010_1010_1010;
+        proved!({
+            let (a, b) = (int!(a), int!(b));
+            let even = _mm512_mul_epu32(a, b);
+            let odd = _mm512_mul_epu32(_mm512_srli_epi64::<32>(a), _mm512_srli_epi64::<32>(b));
+            let low = _mm512_mask_blend_epi32(ODD, even, _mm512_slli_epi64::<32>(odd));
+            let high = _mm512_mask_blend_epi32(ODD, _mm512_srli_epi64::<32>(even), odd);
+            (_mm512_castsi512_ps(low), _mm512_castsi512_ps(high))
+        })
     }
     #[inline(always)]
     fn i32_to_f32(self, a: __m512) -> __m512 {
@@ -136,6 +153,19 @@ impl Vector for Avx512 {
     #[inline(always)]
     fn any(self, mask: __mmask16) -> bool {
         mask != 0
+    }
+    #[inline(always)]
+    fn transpose4(self, [a, b, c, d]: [__m512; 4]) -> [__m512; 4] {
+        proved!({
+            let (ab_low, ab_high) = (_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+            let (cd_low, cd_high) = (_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+            [
+                _mm512_shuffle_ps::<0x44>(ab_low, cd_low),
+                _mm512_shuffle_ps::<0xEE>(ab_low, cd_low),
+                _mm512_shuffle_ps::<0x44>(ab_high, cd_high),
+                _mm512_shuffle_ps::<0xEE>(ab_high, cd_high),
+            ]
+        })
     }
     #[inline(always)]
     fn sum(self, x: __m512) -> f32 {

@@ -43,11 +43,14 @@ pub(crate) trait Arith: Copy {
     // The rest works on the 32 bits of each value.
     fn and(self, a: Self::F, b: Self::F) -> Self::F;
     fn or(self, a: Self::F, b: Self::F) -> Self::F;
+    fn xor(self, a: Self::F, b: Self::F) -> Self::F;
     fn add_bits(self, a: Self::F, b: Self::F) -> Self::F;
     fn sub_bits(self, a: Self::F, b: Self::F) -> Self::F;
     fn shl<const N: u32>(self, a: Self::F) -> Self::F;
     /// Shifts in zeros.
     fn shr<const N: u32>(self, a: Self::F) -> Self::F;
+    /// Low and high half of the 64-bit product of unsigned integers.
+    fn mul_wide(self, a: Self::F, b: Self::F) -> (Self::F, Self::F);
     /// The bits as a signed integer, converted to f32.
     fn i32_to_f32(self, a: Self::F) -> Self::F;
 
@@ -96,6 +99,9 @@ pub(crate) trait Vector: Arith {
     /// True for lanes `start .. end`; both may lie outside the lanes.
     fn lanes(self, start: usize, end: usize) -> Self::Mask;
     fn any(self, mask: Self::Mask) -> bool;
+    /// Transposes the 4 x 4 values that four vectors hold at each four lanes: lane `4 q + r` of result `c` is lane `4 q + c`
+    /// of `x[r]`.
+    fn transpose4(self, x: [Self::F; 4]) -> [Self::F; 4];
     /// The contract's tree: `t[i] += t[i + w]` for w = 8, 4, 2, 1.
     fn sum(self, x: Self::F) -> f32;
     /// The same tree with [`Arith::max`].

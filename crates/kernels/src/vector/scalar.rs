@@ -68,6 +68,10 @@ impl Arith for Single {
         f32::from_bits(a.to_bits() | b.to_bits())
     }
     #[inline(always)]
+    fn xor(self, a: f32, b: f32) -> f32 {
+        f32::from_bits(a.to_bits() ^ b.to_bits())
+    }
+    #[inline(always)]
     fn add_bits(self, a: f32, b: f32) -> f32 {
         f32::from_bits(a.to_bits().wrapping_add(b.to_bits()))
     }
@@ -82,6 +86,11 @@ impl Arith for Single {
     #[inline(always)]
     fn shr<const N: u32>(self, a: f32) -> f32 {
         f32::from_bits(a.to_bits() >> N)
+    }
+    #[inline(always)]
+    fn mul_wide(self, a: f32, b: f32) -> (f32, f32) {
+        let product = u64::from(a.to_bits()) * u64::from(b.to_bits());
+        (f32::from_bits(product as u32), f32::from_bits((product >> 32) as u32))
     }
     #[inline(always)]
     fn i32_to_f32(self, a: f32) -> f32 {
@@ -155,6 +164,10 @@ impl Arith for Scalar {
         lanewise!(or(a, b))
     }
     #[inline(always)]
+    fn xor(self, a: Lanes, b: Lanes) -> Lanes {
+        lanewise!(xor(a, b))
+    }
+    #[inline(always)]
     fn add_bits(self, a: Lanes, b: Lanes) -> Lanes {
         lanewise!(add_bits(a, b))
     }
@@ -169,6 +182,10 @@ impl Arith for Scalar {
     #[inline(always)]
     fn shr<const N: u32>(self, a: Lanes) -> Lanes {
         std::array::from_fn(|i| Single.shr::<N>(a[i]))
+    }
+    #[inline(always)]
+    fn mul_wide(self, a: Lanes, b: Lanes) -> (Lanes, Lanes) {
+        wide_products(&a, &b)
     }
     #[inline(always)]
     fn i32_to_f32(self, a: Lanes) -> Lanes {
@@ -205,6 +222,10 @@ impl Vector for Scalar {
         mask.contains(&true)
     }
     #[inline(always)]
+    fn transpose4(self, x: [Lanes; 4]) -> [Lanes; 4] {
+        std::array::from_fn(|c| std::array::from_fn(|lane| x[lane % 4][lane / 4 * 4 + c]))
+    }
+    #[inline(always)]
     fn sum(self, x: Lanes) -> f32 {
         tree(x, |a, b| Single.add(a, b))
     }
@@ -231,6 +252,16 @@ impl Vector for Scalar {
     }
     #[inline(always)]
     fn prefetch<T>(self, _: *const T) {}
+}
+
+/// Never inlined: with LLVM 22.1.2 the SLP vectoriser, given the pairs of low and high halves in the middle of other code, mixes up
+/// lanes (`-C no-vectorize-slp` gives the right ones).
+#[inline(never)]
+fn wide_products(a: &Lanes, b: &Lanes) -> (Lanes, Lanes) {
+    (
+        std::array::from_fn(|i| Single.mul_wide(a[i], b[i]).0),
+        std::array::from_fn(|i| Single.mul_wide(a[i], b[i]).1),
+    )
 }
 
 /// Joins lane `i` with lane `i + w` for w = 8, 4, 2, 1.

@@ -131,7 +131,7 @@ impl ToyBackend {
             Op::Logits { x, w, first_row, out } => self.logits(x, w, out, at - first_row, at, row),
             Op::Choose { logits, first_row, .. } => {
                 let logits = self.buffers[logits.index as usize].row(at - first_row);
-                let suppressed = self.states.suppressed(row.slot);
+                let suppressed = &self.states.sampling(row.slot).suppressed;
                 let token = ToyModel::choose(logits, |token| suppressed.contains(&token.0));
                 self.states.set_chosen(at, token);
             }

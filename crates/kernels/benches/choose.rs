@@ -1,0 +1,128 @@
+//! Time to choose one token from a row of logits, by rule, level and kind of row.
+//!
+//! ```text
+//! cargo bench -p paceline-kernels --bench choose [-- --vocab 262144 --threads 1 --reps 30]
+//! ```
+//! All cases take turns within one run. A *peaked* row has few likely tokens and a bulk some 20 below them, as trained models have;
+//! a *flat* one has every token equally likely, within noise: nothing can be skipped. The limit beside them is one pass over the
+//! logits that only finds the largest.
+use std::time::Instant;
+
+use paceline_kernels::isa::{Isa, available_levels};
+use paceline_kernels::pool::Team;
+use paceline_kernels::select::{
+    Choice, Chooser, Distribution, Filters, LogprobsWanted, Penalties, RowRules, Sampling, Seen, TokenCounts,
+};
+
+struct Options {
+    vocab: usize,
+    threads: usize,
+    reps: usize,
+}
+
+impl Options {
+    fn parse() -> Options {
+        let mut options = Options { vocab: 262_144, threads: 1, reps: 30 };
+        let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
+        while let Some(word) = words.next() {
+            let value = words.next().unwrap_or_else(|| panic!("{word} needs a value"));
+            let number = value.parse().unwrap_or_else(|_| panic!("{word} {value}: not a number"));
+            match word.as_str() {
+                "--vocab" => options.vocab = number,
+                "--threads" => options.threads = number,
+                "--reps" => options.reps = number,
+                _ => panic!("{word}: not an option"),
+            }
+        }
+        options
+    }
+}
+
+/// A value of -1 to 1.
+fn value(i: usize) -> f32 {
+    ((i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as f32 / 8_388_608.0 - 1.0
+}
+
+fn flat(vocab: usize) -> Vec<f32> {
+    (0..vocab).map(|i| value(i) * 0.5).collect()
+}
+
+fn peaked(vocab: usize) -> Vec<f32> {
+    let mut row: Vec<f32> =
+        (0..vocab).map(|i| (value(i) + value(i * 3) + value(i * 7)) * 3.0 - 4.0).collect();
+    for i in 0..vocab / 100 {
+        row[(i * 97) % vocab] += 8.0 * value(i * 5).abs();
+    }
+    for (i, lift) in [20.0, 18.5, 18.0, 17.0, 16.0, 15.0, 14.5, 14.0].into_iter().enumerate() {
+        row[(i + 1) * vocab / 10] = lift;
+    }
+    row
+}
+
+fn cases() -> Vec<(&'static str, Sampling)> {
+    let draw = |filters: Filters| Sampling { temperature: 1.0, filters, seed: 1, ..Sampling::default() };
+    let all = Filters::default();
+    let penalties = Penalties { repetition: 1.1, presence: 0.5, frequency: 0.1 };
+    let logprobs = |top, of| Sampling { logprobs: Some(LogprobsWanted { top, of }), ..Sampling::default() };
+    vec![
+        ("greedy", Sampling::default()),
+        ("draw", draw(all)),
+        ("top-k 64", draw(Filters { top_k: 64, ..all })),
+        ("top-k 64, top-p 0.95", draw(Filters { top_k: 64, top_p: 0.95, ..all })),
+        ("min-p 0.05", draw(Filters { min_p: 0.05, ..all })),
+        ("top-p 0.95", draw(Filters { top_p: 0.95, ..all })),
+        ("typical-p 0.95", draw(Filters { typical_p: 0.95, ..all })),
+        ("draw, penalties of 2,000 tokens", Sampling { penalties, ..draw(all) }),
+        ("greedy, logprobs", logprobs(0, Distribution::Model)),
+        ("greedy, logprobs, top 20", logprobs(20, Distribution::Model)),
+        ("greedy, sampled logprobs", logprobs(0, Distribution::Sampled)),
+    ]
+}
+
+struct Bench {
+    isa: Isa,
+    row: &'static str,
+    case: &'static str,
+    sampling: Sampling,
+    milliseconds: Vec<f64>,
+}
+
+fn main() {
+    let Options { vocab, threads, reps } = Options::parse();
+    let rows = [("peaked", peaked(vocab)), ("flat", flat(vocab))];
+    let (mut team, mut chooser) = (Team::new(threads).expect("threads"), Chooser::default());
+    chooser.reserve(1, vocab);
+    let counts = TokenCounts::of_prompt((0..2000).map(|i| (i * 131 % vocab) as u32));
+    let mut benches = Vec::new();
+    for isa in available_levels() {
+        for (row, _) in &rows {
+            for (case, sampling) in cases() {
+                benches.push(Bench { isa, row, case, sampling, milliseconds: Vec::new() });
+            }
+        }
+    }
+    let mut logits = vec![0.0; vocab];
+    for rep in 0..reps {
+        for bench in &mut benches {
+            let row = &rows.iter().find(|(name, _)| *name == bench.row).expect("a row of this name").1;
+            logits.copy_from_slice(row);
+            let mut choice = [Choice::default()];
+            let rules = |_| RowRules {
+                softcap: Some(30.0),
+                seen: Some(Seen { committed: &counts, drafts: &[] }),
+                position: rep as u32,
+                ..RowRules::new(&bench.sampling)
+            };
+            let start = Instant::now();
+            chooser.choose(bench.isa, &mut team, &mut logits, rules, &mut choice);
+            bench.milliseconds.push(start.elapsed().as_secs_f64() * 1e3);
+            assert!(!choice[0].fault);
+        }
+    }
+    println!("{vocab} logits, softcap 30, {threads} thread(s), {reps} repetitions: minimum and median in ms");
+    for bench in &mut benches {
+        bench.milliseconds.sort_by(f64::total_cmp);
+        let (min, median) = (bench.milliseconds[0], bench.milliseconds[reps / 2]);
+        println!("{:7} {:7} {:32} {min:8.3} {median:8.3}", bench.isa.level().name(), bench.row, bench.case);
+    }
+}
