@@ -22,7 +22,7 @@ pub(crate) const MAX_ROWS: usize = 512;
 pub(crate) struct Logits(pub(crate) Vec<Vec<f32>>);
 
 impl Observer for Logits {
-    fn ran(&mut self, _backend: &dyn Backend, _op: &Op, _rows: Rows) {}
+    fn ran(&mut self, _backend: &mut dyn Backend, _op: &Op, _rows: Rows) {}
 
     fn marked(&mut self, backend: &dyn Backend, mark: Mark, buf: Buf, rows: Rows) {
         if mark == Mark::Logits {
