@@ -36,6 +36,9 @@ pub use observed::{Observed, Observer};
 pub use op::{KvWrite, Mark, Op, OpOperands, ValueSource};
 pub use paceline_kernels::isa::{Isa, IsaError, IsaNote, Level};
 pub use paceline_kernels::numerics::{Activation, CONTRACT_VERSION, KV_BLOCK};
+pub use paceline_kernels::select::{
+    Distribution, Filters, LogprobsWanted, Penalties, Sampling, TokenLogprobs,
+};
 pub use pass::{Pass, PassBuilder, PassSlot, Row, RowSet, Rows, Wants};
 pub use recorder::{Door, Record, Recorder};
 pub use slot::{Finish, KvBlockId, SlotId, SlotInit, SlotReport, TokenId};

@@ -207,8 +207,8 @@ pub enum Op {
         /// Logits.
         out: Buf,
     },
-    /// The target's own token for each row, kept for [`Op::Commit`]. Leaves the logits capped (`c * tanh(z / c)`), and -inf where the
-    /// slot suppresses them.
+    /// The target's own token for each row, as the slot's sampling says, kept for [`Op::Commit`]. Leaves the logits capped
+    /// (`c * tanh(z / c)`) and changed by the rules of the row: -inf where suppressed, biased, penalised.
     Choose {
         /// What [`Op::Logits`] wrote.
         logits: Buf,
@@ -217,7 +217,8 @@ pub enum Op {
         /// Row that stands first in `logits`.
         first_row: usize,
     },
-    /// The drafter's token for each row, which becomes the draft of its slot at `len + 1 + step`.
+    /// The drafter's token for each row, which becomes the draft of its slot at `len + 1 + step`: chosen as the target chooses, with the
+    /// same noise.
     ChooseDraft {
         /// What [`Op::Logits`] wrote.
         logits: Buf,
@@ -238,7 +239,7 @@ pub enum Op {
         /// Logits of their tokens.
         out: Buf,
     },
-    /// [`Op::ChooseDraft`] from what [`Op::ClusterLogits`] wrote: the largest logit, the lowest token id of equals.
+    /// [`Op::ChooseDraft`] from what [`Op::ClusterLogits`] wrote: tokens of other clusters take no part.
     ChooseClustered {
         /// Chosen clusters.
         clusters: Buf,

@@ -1,6 +1,9 @@
 //! Live sequences as a backend sees them.
 
+use std::ops::Range;
 use std::sync::Arc;
+
+use paceline_kernels::select::{LogprobsWanted, Sampling, TokenLogprobs};
 
 /// A token id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -19,12 +22,33 @@ pub struct KvBlockId(pub u32);
 pub struct SlotInit {
     /// The prompt, and for a sequence that was preempted also what it has emitted. Not empty.
     pub tokens: Vec<TokenId>,
+    /// How many of them are the prompt.
+    pub n_prompt: usize,
     /// The sequence ends with [`Finish::Length`] when it has this many tokens in all.
     pub limit: usize,
     /// Choosing one of these ends the sequence with [`Finish::Stop`].
     pub end_tokens: Arc<[TokenId]>,
-    /// Tokens that are never chosen.
-    pub suppress: Arc<[TokenId]>,
+    /// How its tokens are chosen.
+    pub sampling: Arc<Sampling>,
+    /// Log-probabilities to report of emitted tokens.
+    pub logprobs: Option<LogprobsWanted>,
+    /// Places of prompt tokens whose log-probabilities are reported too, where a pass wants the logits of the rows before them.
+    pub scored: Range<usize>,
+}
+
+impl SlotInit {
+    /// A prompt whose continuation is chosen greedily, up to `limit` tokens in all.
+    pub fn greedy(tokens: Vec<TokenId>, limit: usize) -> Self {
+        Self {
+            n_prompt: tokens.len(),
+            tokens,
+            limit,
+            end_tokens: [].into(),
+            sampling: Arc::default(),
+            logprobs: None,
+            scored: 0..0,
+        }
+    }
 }
 
 /// Why a sequence ended on the backend.
@@ -37,12 +61,16 @@ pub enum Finish {
 }
 
 /// What happened to a slot since the last [`crate::Backend::collect`].
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Default)]
 pub struct SlotReport {
     /// Committed tokens whose K/V is valid.
     pub len: usize,
     /// Emitted tokens in order.
     pub emitted: Vec<TokenId>,
+    /// Log-probabilities of the emitted tokens, where they are asked for.
+    pub logprobs: Vec<TokenLogprobs>,
+    /// Log-probabilities of the prompt tokens of [`SlotInit::scored`] that were read, in order.
+    pub prompt_logprobs: Vec<TokenLogprobs>,
     /// Emitted tokens that were drafts, that is, drafts that survived the cut at an end.
     pub accepted: usize,
     /// Set when the sequence ended.

@@ -8,10 +8,14 @@
 //! known row and at each draft row) the first `a + 1` are emitted, where `a` drafts in a row equal them. While the prompt is being
 //! read, `t[len ..]` are prompt tokens and nothing is chosen.
 
-use paceline_kernels::select::Sampling;
+mod choosing;
+
+use paceline_kernels::select::{TokenCounts, TokenLogprobs};
 
 use crate::pass::{Pass, PassSlot, RowSet, Rows};
 use crate::slot::{Finish, SlotId, SlotInit, SlotReport, TokenId};
+
+pub use choosing::Choosing;
 
 /// A row of the current pass with its values resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +24,8 @@ pub struct ResolvedRow {
     pub slot: SlotId,
     /// Its token.
     pub token: TokenId,
+    /// Index of its token in the sequence.
+    pub index: usize,
     /// Rotary position.
     pub position: usize,
     /// Index at which its K/V is stored.
@@ -31,12 +37,27 @@ pub struct ResolvedRow {
 #[derive(Debug)]
 struct Slot {
     init: SlotInit,
-    sampling: Sampling,
+    /// `init.end_tokens`, as rules take them.
+    end_ids: Vec<u32>,
     tokens: Vec<TokenId>,
     /// How many of `tokens` are the sequence's own; drafts stand behind them.
     known: usize,
+    /// The drafts, as rules take them.
+    drafts: Vec<u32>,
+    /// Counts of the known tokens, where there are penalties. A draft is in them once it is accepted.
+    counts: Option<TokenCounts>,
     len: usize,
     report: SlotReport,
+}
+
+/// Counts of the first `known` tokens of a sequence.
+fn count(init: &SlotInit, tokens: &[TokenId]) -> Option<TokenCounts> {
+    init.sampling.penalties.any().then(|| {
+        let (prompt, output) = tokens.split_at(init.n_prompt.min(tokens.len()));
+        let mut counts = TokenCounts::of_prompt(prompt.iter().map(|token| token.0));
+        output.iter().for_each(|token| counts.add_output(token.0));
+        counts
+    })
 }
 
 impl Slot {
@@ -74,6 +95,8 @@ pub struct SlotStates {
     rows: Vec<ResolvedRow>,
     row_faults: Vec<bool>,
     chosen: Vec<Option<TokenId>>,
+    /// By wanted row, where its slot asks for them.
+    logprobs: Vec<TokenLogprobs>,
     /// By pass slot: where the last commit stopped.
     kept: Vec<Option<Kept>>,
 }
@@ -104,9 +127,16 @@ impl SlotStates {
         let mut tokens = Vec::with_capacity(capacity.max(init.tokens.len()));
         tokens.extend_from_slice(&init.tokens);
         let known = tokens.len();
-        let suppressed = init.suppress.iter().map(|token| token.0).collect();
-        let sampling = Sampling { suppressed, ..Sampling::default() };
-        *place = Some(Slot { init, sampling, tokens, known, len: 0, report: SlotReport::default() });
+        *place = Some(Slot {
+            end_ids: init.end_tokens.iter().map(|token| token.0).collect(),
+            counts: count(&init, &tokens),
+            init,
+            tokens,
+            known,
+            drafts: Vec::new(),
+            len: 0,
+            report: SlotReport::default(),
+        });
     }
 
     /// [`crate::Backend::close`].
@@ -127,6 +157,8 @@ impl SlotStates {
         let slot = self.slot_mut(slot);
         slot.tokens.truncate(slot.known);
         slot.tokens.extend_from_slice(drafts);
+        slot.drafts.clear();
+        slot.drafts.extend(drafts.iter().map(|draft| draft.0));
     }
 
     /// Sets draft `step` behind the known tokens. Steps of a round come in order. `None`: the drafter's logits were not finite; some
@@ -134,8 +166,11 @@ impl SlotStates {
     pub fn put_draft(&mut self, slot: SlotId, step: usize, token: Option<TokenId>) {
         let slot = self.slot_mut(slot);
         slot.report.draft_fault |= token.is_none();
+        let token = token.unwrap_or_default();
         slot.tokens.truncate(slot.known + step);
-        slot.tokens.push(token.unwrap_or_default());
+        slot.tokens.push(token);
+        slot.drafts.truncate(step);
+        slot.drafts.push(token.0);
     }
 
     /// [`crate::Backend::truncate`].
@@ -144,6 +179,8 @@ impl SlotStates {
         slot.len = slot.len.min(len);
         slot.known = slot.known.min(slot.len + 1);
         slot.tokens.truncate(slot.known);
+        slot.drafts.clear();
+        slot.counts = count(&slot.init, &slot.tokens);
     }
 
     /// [`crate::Backend::collect`].
@@ -151,6 +188,8 @@ impl SlotStates {
         let slot = self.slot_mut(slot);
         let report = SlotReport { len: slot.len, ..slot.report.clone() };
         slot.report.emitted.clear();
+        slot.report.logprobs.clear();
+        slot.report.prompt_logprobs.clear();
         slot.report.accepted = 0;
         slot.report.draft_fault = false;
         report
@@ -166,11 +205,6 @@ impl SlotStates {
         &self.slot(slot).tokens
     }
 
-    /// How the slot's tokens are chosen.
-    pub fn sampling(&self, slot: SlotId) -> &Sampling {
-        &self.slot(slot).sampling
-    }
-
     /// [`crate::Backend::begin`]: resolves the rows of a pass.
     pub fn begin(&mut self, pass: &Pass) {
         self.pass.clone_from(pass);
@@ -182,6 +216,7 @@ impl SlotStates {
                 slot: row.slot,
                 // A slot that has ended keeps its rows; whatever they compute is dropped.
                 token: slot.tokens.get(at).copied().unwrap_or_default(),
+                index: at,
                 position: slot.len.saturating_add_signed(row.offset as isize),
                 kv_index: slot.len + row.kv_offset as usize,
                 visible_end: slot.len + row.visible_offset as usize,
@@ -191,6 +226,8 @@ impl SlotStates {
         self.row_faults.resize(pass.rows().len(), false);
         self.chosen.clear();
         self.chosen.resize(pass.wanted().len(), None);
+        let n_wanted = self.logprobs.len().max(pass.wanted().len());
+        self.logprobs.resize_with(n_wanted, TokenLogprobs::default);
         self.kept.clear();
         self.kept.resize(pass.slots().len(), None);
     }
@@ -249,6 +286,14 @@ impl SlotStates {
         let chosen = &self.chosen[part.first_chosen()..part.first_chosen() + part.n_chosen()];
         let faults = &self.row_faults[part.first_row..part.first_row + part.n_rows];
         let slot = self.slots[part.slot.0 as usize].as_mut().expect("checked by the caller");
+        let scored = part.first_wanted..part.first_chosen();
+        for wanted_row in scored.filter(|_| !slot.init.scored.is_empty()) {
+            let next = self.rows[self.pass.wanted()[wanted_row] as usize].index + 1;
+            if slot.init.scored.contains(&next) {
+                slot.report.fault |= self.chosen[wanted_row].is_none();
+                slot.report.prompt_logprobs.push(self.logprobs[wanted_row].clone());
+            }
+        }
         if !part.chooses {
             slot.report.fault |= faults.contains(&true);
             slot.len += part.n_rows;
@@ -271,6 +316,14 @@ impl SlotStates {
         slot.tokens.truncate(base + 1);
         slot.tokens.extend(emitted.iter().flatten());
         slot.known = slot.tokens.len();
+        slot.drafts.clear();
+        if let Some(counts) = &mut slot.counts {
+            emitted.iter().flatten().for_each(|token| counts.add_output(token.0));
+        }
+        if slot.init.logprobs.is_some() {
+            let rows = part.first_chosen()..part.first_chosen() + n_emitted;
+            slot.report.logprobs.extend_from_slice(&self.logprobs[rows]);
+        }
         slot.report.emitted.extend(emitted.iter().flatten());
         slot.report.finish = finish;
         slot.len = base + n_emitted;
@@ -311,7 +364,7 @@ mod tests {
     fn states(prompt: &[u32], limit: usize) -> SlotStates {
         let mut states = SlotStates::new(1);
         let end_tokens: Arc<[TokenId]> = [TokenId(1)].into();
-        states.open(SLOT, SlotInit { tokens: ids(prompt), limit, end_tokens, suppress: [].into() }, 0);
+        states.open(SLOT, SlotInit { end_tokens, ..SlotInit::greedy(ids(prompt), limit) }, 0);
         states
     }
 

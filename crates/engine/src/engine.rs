@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_backend::{Backend, BackendInfo, Pass, SlotId, SlotReport, TokenId};
+use paceline_backend::{Backend, BackendInfo, Pass, Sampling, SlotId, SlotReport, TokenId};
 use paceline_models::{Description, Target};
 
 use crate::admission::Admission;
@@ -45,7 +45,8 @@ pub struct Engine {
     drafter: Option<Box<dyn Drafter>>,
     text: Option<Arc<dyn TextDecoder>>,
     end_tokens: Arc<[TokenId]>,
-    suppress: Arc<[TokenId]>,
+    /// What requests ask for if they ask for nothing.
+    greedy: Arc<Sampling>,
     admission: Admission,
     sizes: Sizes,
     /// Prompt rows of a pass now.
@@ -94,7 +95,7 @@ impl Engine {
             drafter,
             text,
             end_tokens: end_tokens.into(),
-            suppress: suppress.into(),
+            greedy: Arc::new(Sampling { suppressed: ascending(&suppress), ..Sampling::default() }),
             admission,
             sizes,
             prefill_rows: sizes.prefill_rows,
@@ -187,7 +188,7 @@ impl Engine {
             len: 0,
             limit,
             end_tokens: if request.ignore_eos { [].into() } else { self.end_tokens.clone() },
-            suppress: self.suppress.clone(),
+            sampling: self.greedy.clone(),
             kv: SequenceKv::default(),
             slot: None,
             planned: PlannedRows::default(),
@@ -423,6 +424,12 @@ fn keep_drafting(
     } else {
         drafter.collected(part.slot, &report.emitted);
     }
+}
+
+fn ascending(ids: &[TokenId]) -> Vec<u32> {
+    let mut ids: Vec<u32> = ids.iter().map(|id| id.0).collect();
+    ids.sort_unstable();
+    ids
 }
 
 fn known_tokens(list: &'static str, tokens: &[TokenId], vocab_size: usize) -> Result<(), BuildError> {

@@ -186,12 +186,7 @@ mod tests {
         let mut backend = Recorder::new(ToyBackend::new(&model));
         let target = ToyTarget::load(&model, &mut backend, &limits).unwrap();
         backend.reserve(2, 64, limits.max_rows).unwrap();
-        let init = |n| SlotInit {
-            tokens: model.prompt(n, 1),
-            limit: 64,
-            end_tokens: [].into(),
-            suppress: [].into(),
-        };
+        let init = |n| SlotInit::greedy(model.prompt(n, 1), 64);
         for slot in 0..2 {
             backend.open(SlotId(slot), init(1 + slot as usize));
             let put = |&group| backend.put_blocks(SlotId(slot), group, 0, &[KvBlockId(slot)]);

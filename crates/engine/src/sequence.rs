@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline_backend::{Finish, SlotId, SlotInit, SlotReport, TokenId};
+use paceline_backend::{Finish, Sampling, SlotId, SlotInit, SlotReport, TokenId};
 
 use crate::error::{Broken, Failed};
 use crate::events::{Event, FinishReason, Finished, Usage};
@@ -25,7 +25,7 @@ pub(crate) struct Sequence {
     /// Tokens at which it ends.
     pub(crate) limit: usize,
     pub(crate) end_tokens: Arc<[TokenId]>,
-    pub(crate) suppress: Arc<[TokenId]>,
+    pub(crate) sampling: Arc<Sampling>,
     pub(crate) kv: SequenceKv,
     pub(crate) slot: Option<SlotId>,
     /// Its rows in the coming round.
@@ -82,9 +82,12 @@ impl Sequence {
     pub(crate) fn init(&self) -> SlotInit {
         SlotInit {
             tokens: self.tokens.clone(),
+            n_prompt: self.n_prompt,
             limit: self.limit,
             end_tokens: self.end_tokens.clone(),
-            suppress: self.suppress.clone(),
+            sampling: self.sampling.clone(),
+            logprobs: None,
+            scored: 0..0,
         }
     }
 

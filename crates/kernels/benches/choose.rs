@@ -59,23 +59,24 @@ fn peaked(vocab: usize) -> Vec<f32> {
     row
 }
 
-fn cases() -> Vec<(&'static str, Sampling)> {
+fn cases() -> Vec<(&'static str, Sampling, Option<LogprobsWanted>)> {
     let draw = |filters: Filters| Sampling { temperature: 1.0, filters, seed: 1, ..Sampling::default() };
     let all = Filters::default();
     let penalties = Penalties { repetition: 1.1, presence: 0.5, frequency: 0.1 };
-    let logprobs = |top, of| Sampling { logprobs: Some(LogprobsWanted { top, of }), ..Sampling::default() };
+    let logprobs = |top, of| Some(LogprobsWanted { top, of });
+    let greedy = Sampling::default();
     vec![
-        ("greedy", Sampling::default()),
-        ("draw", draw(all)),
-        ("top-k 64", draw(Filters { top_k: 64, ..all })),
-        ("top-k 64, top-p 0.95", draw(Filters { top_k: 64, top_p: 0.95, ..all })),
-        ("min-p 0.05", draw(Filters { min_p: 0.05, ..all })),
-        ("top-p 0.95", draw(Filters { top_p: 0.95, ..all })),
-        ("typical-p 0.95", draw(Filters { typical_p: 0.95, ..all })),
-        ("draw, penalties of 2,000 tokens", Sampling { penalties, ..draw(all) }),
-        ("greedy, logprobs", logprobs(0, Distribution::Model)),
-        ("greedy, logprobs, top 20", logprobs(20, Distribution::Model)),
-        ("greedy, sampled logprobs", logprobs(0, Distribution::Sampled)),
+        ("greedy", greedy.clone(), None),
+        ("draw", draw(all), None),
+        ("top-k 64", draw(Filters { top_k: 64, ..all }), None),
+        ("top-k 64, top-p 0.95", draw(Filters { top_k: 64, top_p: 0.95, ..all }), None),
+        ("min-p 0.05", draw(Filters { min_p: 0.05, ..all }), None),
+        ("top-p 0.95", draw(Filters { top_p: 0.95, ..all }), None),
+        ("typical-p 0.95", draw(Filters { typical_p: 0.95, ..all }), None),
+        ("draw, penalties of 2,000 tokens", Sampling { penalties, ..draw(all) }, None),
+        ("greedy, logprobs", greedy.clone(), logprobs(0, Distribution::Model)),
+        ("greedy, logprobs, top 20", greedy.clone(), logprobs(20, Distribution::Model)),
+        ("greedy, sampled logprobs", greedy.clone(), logprobs(0, Distribution::Sampled)),
     ]
 }
 
@@ -84,6 +85,7 @@ struct Bench {
     row: &'static str,
     case: &'static str,
     sampling: Sampling,
+    logprobs: Option<LogprobsWanted>,
     milliseconds: Vec<f64>,
 }
 
@@ -96,8 +98,8 @@ fn main() {
     let mut benches = Vec::new();
     for isa in available_levels() {
         for (row, _) in &rows {
-            for (case, sampling) in cases() {
-                benches.push(Bench { isa, row, case, sampling, milliseconds: Vec::new() });
+            for (case, sampling, logprobs) in cases() {
+                benches.push(Bench { isa, row, case, sampling, logprobs, milliseconds: Vec::new() });
             }
         }
     }
@@ -111,6 +113,7 @@ fn main() {
                 softcap: Some(30.0),
                 seen: Some(Seen { committed: &counts, drafts: &[] }),
                 position: rep as u32,
+                logprobs: bench.logprobs,
                 ..RowRules::new(&bench.sampling)
             };
             let start = Instant::now();

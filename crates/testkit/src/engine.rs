@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use paceline::drafters::Drafter;
 use paceline::{Activation, Detokenizer, Engine, EngineParts, Sizes, TextDecoder};
-use paceline_backend::TokenId;
+use paceline_backend::{Sampling, TokenId};
 use paceline_models::{Exports, Limits, Target};
 
 use crate::assistant::ToyAssistant;
@@ -26,7 +26,7 @@ impl ToyDrafter {
     fn make(
         &self,
         model: &ToyModel,
-        suppress: &[TokenId],
+        sampling: &Sampling,
         exports: &Exports,
         backend: &mut ToyBackend,
         limits: &Limits,
@@ -34,7 +34,7 @@ impl ToyDrafter {
         match self {
             ToyDrafter::None => None,
             ToyDrafter::Nasty(nasty, cycle) => {
-                Some(Box::new(NastyDrafter::new(*nasty, model, suppress, cycle)))
+                Some(Box::new(NastyDrafter::new(*nasty, model, sampling, cycle)))
             }
             ToyDrafter::Assistant => {
                 Some(Box::new(ToyAssistant::new(exports, backend, limits).expect("the toy has memory")))
@@ -43,22 +43,33 @@ impl ToyDrafter {
     }
 }
 
-/// An engine whose target is the toy, with [`toy_text`] for its text and [`TEXT_END`] for its end token.
+/// An engine whose target is the toy, with [`toy_text`] for its text and [`TEXT_END`] for its end token, which never chooses
+/// `suppress`.
 ///
 /// # Panics
 /// If the sizes do not fit the toy.
 pub fn toy_engine(model: &ToyModel, sizes: Sizes, drafter: &ToyDrafter, suppress: &[TokenId]) -> Engine {
+    let mut suppressed: Vec<u32> = suppress.iter().map(|token| token.0).collect();
+    suppressed.sort_unstable();
+    toy_engine_for(model, sizes, drafter, &Sampling { suppressed, ..Sampling::default() })
+}
+
+/// [`toy_engine`] for requests that all ask for `sampling`: that is what a [`NastyDrafter`] knows of them.
+///
+/// # Panics
+/// If the sizes do not fit the toy.
+pub fn toy_engine_for(model: &ToyModel, sizes: Sizes, drafter: &ToyDrafter, sampling: &Sampling) -> Engine {
     let limits = sizes.limits(&ToyTarget::description_of(model), Activation::F32).expect("sizes that fit");
     let mut backend = ToyBackend::new(model);
     let target = ToyTarget::load(model, &mut backend, &limits).expect("the toy has memory");
-    let drafter = drafter.make(model, suppress, target.exports(), &mut backend, &limits);
+    let drafter = drafter.make(model, sampling, target.exports(), &mut backend, &limits);
     Engine::new(EngineParts {
         backend: Box::new(backend),
         target: Box::new(target),
         drafter,
         sizes,
         end_tokens: vec![TEXT_END],
-        suppress: suppress.to_vec(),
+        suppress: sampling.suppressed.iter().map(|&id| TokenId(id)).collect(),
         text: Some(Arc::new(ToyDecoder)),
     })
     .expect("parts that fit")

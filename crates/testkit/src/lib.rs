@@ -13,6 +13,6 @@ pub mod paths;
 mod toy;
 
 pub use assistant::ToyAssistant;
-pub use engine::{ToyDecoder, ToyDrafter, toy_engine};
+pub use engine::{ToyDecoder, ToyDrafter, toy_engine, toy_engine_for};
 pub use nasty::{Nasty, NastyDrafter};
 pub use toy::{TEXT_END, ToyBackend, ToyLayer, ToyModel, ToyTarget, ToyText, toy_text};

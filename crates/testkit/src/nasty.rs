@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use paceline::drafters::{DraftError, DraftSlot, Drafter};
-use paceline_backend::{Backend, SlotId, TokenId};
+use paceline_backend::{Backend, Sampling, SlotId, TokenId};
 
 use crate::toy::{TEXT_END, ToyModel, ToyText, mix};
 
@@ -52,7 +52,7 @@ impl Nasty {
 pub struct NastyDrafter {
     nasty: Nasty,
     model: ToyModel,
-    suppress: Vec<TokenId>,
+    sampling: Sampling,
     /// Drafts allowed in the coming rounds, over and over; empty for no limit.
     cycle: Vec<usize>,
     /// By slot: the plain text as far as it is known, and how much of it is emitted.
@@ -61,16 +61,16 @@ pub struct NastyDrafter {
 }
 
 impl NastyDrafter {
-    /// A drafter for requests to this toy that never choose `suppress`. Round `i` has at most `cycle[i]` drafts.
-    pub fn new(nasty: Nasty, model: &ToyModel, suppress: &[TokenId], cycle: &[usize]) -> Self {
-        let (model, suppress, cycle) = (model.clone(), suppress.to_vec(), cycle.to_vec());
-        Self { nasty, model, suppress, cycle, texts: HashMap::new(), rounds: 0 }
+    /// A drafter for requests to this toy with this sampling. Round `i` has at most `cycle[i]` drafts.
+    pub fn new(nasty: Nasty, model: &ToyModel, sampling: &Sampling, cycle: &[usize]) -> Self {
+        let (model, sampling, cycle) = (model.clone(), sampling.clone(), cycle.to_vec());
+        Self { nasty, model, sampling, cycle, texts: HashMap::new(), rounds: 0 }
     }
 
     /// The target's next `n` tokens, fewer at an overflow.
     fn right(&mut self, slot: SlotId, n: usize) -> Vec<TokenId> {
         let (text, known) = self.texts.get_mut(&slot).expect("only open slots are drafted for");
-        while text.tokens().len() < *known + n && text.extend(&self.suppress).is_some() {}
+        while text.tokens().len() < *known + n && text.extend(&self.sampling, &[TEXT_END]).is_some() {}
         text.tokens()[*known..].iter().copied().take(n).collect()
     }
 

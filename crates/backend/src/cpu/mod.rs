@@ -15,10 +15,10 @@ use paceline_kernels::numerics::Activation;
 use paceline_kernels::pool::Team;
 use paceline_kernels::rope::Rope as RopeTable;
 use paceline_kernels::router::Routed;
-use paceline_kernels::select::{Choice, Chooser, Top};
+use paceline_kernels::select::Top;
 
 use crate::handle::{Buf, ClusterHead, Experts, KvGroup, KvLayer, Matrix, Rope, Table, Vector};
-use crate::slot_states::SlotStates;
+use crate::slot_states::{Choosing, SlotStates};
 use crate::{
     Backend, BackendError, BackendInfo, ExpertSource, KvBlockId, KvGroupSpec, MatrixSource, Op, Pass,
     RopeSpec, RowSource, Rows, SlotId, SlotInit, SlotReport, TableSource, TokenId,
@@ -64,9 +64,7 @@ pub struct CpuBackend {
     piece: Vec<f32>,
     /// Experts of the rows of an op.
     routed: Vec<Routed>,
-    chooser: Chooser,
-    /// Choices of the rows of an op.
-    choices: Vec<Choice>,
+    choosing: Choosing,
     top: Top,
     attend: AttendScratch,
     /// Rows of an attention op; empty between ops.
@@ -124,8 +122,7 @@ impl CpuBackend {
             gathered: Vec::new(),
             piece: Vec::new(),
             routed: Vec::new(),
-            chooser: Chooser::default(),
-            choices: Vec::new(),
+            choosing: Choosing::default(),
             top: Top::default(),
             attend: AttendScratch::new(threads).map_err(out_of_memory("scratch of attention"))?,
             attend_rows: Vec::new(),
@@ -236,9 +233,8 @@ impl Backend for CpuBackend {
         self.attend_rows.reserve(max_rows);
         for buffer in &self.buffers {
             // Any buffer may hold logits; the widest decides.
-            self.chooser.reserve(buffer.n_rows(), buffer.width());
+            self.choosing.reserve(buffer.n_rows(), buffer.width());
         }
-        self.choices.reserve(max_rows);
         for set in &self.experts {
             let reserved = self.context.reserve_experts(max_rows, set.top_k, set.weights());
             reserved.map_err(out_of_memory("scratch of experts"))?;

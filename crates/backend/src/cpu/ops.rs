@@ -7,12 +7,11 @@ use paceline_kernels::linear::{linear, linear_gated, linear_gated_by, linear_gro
 use paceline_kernels::norm::{RmsNorm, add_norm, add_norm_then, rms_norm, rms_norm_in_place};
 use paceline_kernels::rope;
 use paceline_kernels::router::{Routed, route};
-use paceline_kernels::select::{Choice, RowRules};
 
 use super::CpuBackend;
 use super::storage::Buffer;
 use crate::handle::{Buf, Table};
-use crate::{Op, Rows, TokenId, ValueSource};
+use crate::{Op, Rows, ValueSource};
 
 /// Source buffer to read and destination buffer to write, which differ.
 fn two(buffers: &mut [Buffer], from: Buf, to: Buf) -> (&Buffer, &mut Buffer) {
@@ -294,32 +293,15 @@ impl CpuBackend {
     }
 
     fn choose(&mut self, rows: Rows, logits: Buf, softcap: Option<f32>, first_row: usize) {
-        self.greedy(rows, logits, softcap, rows.start - first_row);
-        for (r, choice) in self.choices.iter().enumerate() {
-            let token = (!choice.fault).then_some(TokenId(choice.token));
-            self.slots.set_chosen(rows.start + r, token);
-        }
+        let Self { context, buffers, slots, isa, choosing, .. } = self;
+        let logits = buffers[logits.index as usize].rows_mut(rows.start - first_row, rows.len).data;
+        slots.choose(choosing, *isa, context.team(), logits, rows, softcap);
     }
 
-    /// A drafter whose logits are not finite drafts token 0: a draft like any other, that the target checks.
     fn choose_draft(&mut self, rows: Rows, logits: Buf, step: usize) {
-        self.greedy(rows, logits, None, rows.start);
-        for (r, choice) in self.choices.iter().enumerate() {
-            let slot = self.slots.resolved(rows, r).slot;
-            let token = (!choice.fault).then_some(TokenId(choice.token));
-            self.slots.put_draft(slot, step, token);
-        }
-    }
-
-    /// Fills `choices` with the largest logit of each row that its slot does not suppress.
-    fn greedy(&mut self, rows: Rows, logits: Buf, softcap: Option<f32>, first: usize) {
-        let Self { context, buffers, slots, isa, chooser, choices, .. } = self;
-        let logits = buffers[logits.index as usize].rows_mut(first, rows.len).data;
-        choices.clear();
-        choices.resize(rows.len, Choice::default());
-        let slots = &*slots;
-        let rules = |r| RowRules { softcap, ..RowRules::new(slots.sampling(slots.resolved(rows, r).slot)) };
-        chooser.choose(*isa, context.team(), logits, rules, choices);
+        let Self { context, buffers, slots, isa, choosing, .. } = self;
+        let logits = buffers[logits.index as usize].rows_mut(rows.start, rows.len).data;
+        slots.choose_drafts(choosing, *isa, context.team(), logits, rows, step);
     }
 
     fn cluster_logits(&mut self, op: &Op, rows: Rows) {
@@ -340,29 +322,21 @@ impl CpuBackend {
         }
     }
 
-    /// The largest logit, the lowest id of equals; no token if there is a NaN or nothing above -inf.
     fn choose_clustered(&mut self, op: &Op, rows: Rows) {
         let &Op::ChooseClustered { clusters, logits, head, step } = op else {
             unreachable!("dispatched by kind")
         };
-        let Self { buffers, cluster_heads, slots, .. } = self;
+        let Self { buffers, cluster_heads, slots, isa, choosing, .. } = self;
         let head = &cluster_heads[head.index as usize];
         let (clusters, logits) = (&buffers[clusters.index as usize], &buffers[logits.index as usize]);
         for r in 0..rows.len {
-            let mut best = (f32::NEG_INFINITY, 0);
-            let logits = logits.row(rows.start + r);
-            let fault = logits.iter().any(|logit| logit.is_nan());
-            let logits = logits.chunks_exact(head.groups.size);
-            for (&cluster, logits) in clusters.row(rows.start + r).iter().zip(logits) {
+            let logits = logits.row(rows.start + r).chunks_exact(head.groups.size);
+            let tokens = clusters.row(rows.start + r).iter().zip(logits).flat_map(|(&cluster, logits)| {
                 let tokens = &head.order[cluster as usize * head.groups.size..];
-                for (&logit, &token) in logits.iter().zip(tokens) {
-                    if logit > best.0 || (logit == best.0 && token < best.1) {
-                        best = (logit, token);
-                    }
-                }
-            }
-            let token = (!fault && best.0 > f32::NEG_INFINITY).then_some(TokenId(best.1));
-            slots.put_draft(slots.resolved(rows, r).slot, step as usize, token);
+                tokens.iter().copied().zip(logits.iter().copied())
+            });
+            let slot = slots.resolved(rows, r).slot;
+            slots.choose_listed_draft(choosing, *isa, tokens, slot, step as usize);
         }
     }
 

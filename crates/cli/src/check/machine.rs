@@ -53,7 +53,7 @@ impl Machine {
 
     /// Starts a sequence that ends with `limit` tokens and at no end token.
     pub(crate) fn open(&mut self, tokens: Vec<TokenId>, limit: usize) {
-        self.backend.open(SLOT, SlotInit { tokens, limit, end_tokens: [].into(), suppress: [].into() });
+        self.backend.open(SLOT, SlotInit::greedy(tokens, limit));
         let blocks: Vec<KvBlockId> = (0..self.n_blocks as u32).map(KvBlockId).collect();
         for &group in self.target.kv_groups() {
             self.backend.put_blocks(SLOT, group, 0, &blocks);

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use paceline::{
     Completion, DraftStatistics, Engine, Event, FinishReason, Request, RequestId, Sizes, TokenId,
 };
-use paceline_testkit::{Nasty, TEXT_END, ToyDrafter, ToyModel, ToyText, toy_engine, toy_text};
+use paceline_backend::Sampling;
+use paceline_testkit::{Nasty, TEXT_END, ToyDrafter, ToyModel, ToyText, toy_engine_for, toy_text};
 
 /// A run of several requests.
 #[derive(Clone, Debug)]
@@ -35,8 +36,14 @@ impl Case {
         }
     }
 
+    fn sampling(&self) -> Sampling {
+        let mut suppressed: Vec<u32> = self.suppress.iter().map(|token| token.0).collect();
+        suppressed.sort_unstable();
+        Sampling { suppressed, ..Sampling::default() }
+    }
+
     pub(crate) fn engine(&self) -> Engine {
-        toy_engine(&self.model, self.sizes, &self.drafter, &self.suppress)
+        toy_engine_for(&self.model, self.sizes, &self.drafter, &self.sampling())
     }
 }
 
@@ -77,7 +84,7 @@ pub(crate) fn plain(case: &Case, request: &Request) -> Plain {
     let mut text = String::new();
     let mut reason = FinishReason::Length;
     while toy.tokens().len() < limit {
-        let token = toy.extend(&case.suppress).expect("no overflow in this case");
+        let token = toy.extend(&case.sampling(), &[TEXT_END]).expect("no overflow in this case");
         text.push_str(&toy_text(token));
         let ends = |(index, stop): (usize, &String)| {
             text.find(stop.as_str()).map(|start| (start + stop.len(), start, index))

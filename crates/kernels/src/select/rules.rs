@@ -27,8 +27,6 @@ pub struct Sampling {
     pub seed: u64,
     /// Index among several continuations of one prompt: each has noise of its own.
     pub choice: u32,
-    /// Log-probabilities to report.
-    pub logprobs: Option<LogprobsWanted>,
 }
 
 impl Default for Sampling {
@@ -43,7 +41,6 @@ impl Default for Sampling {
             min_tokens: 0,
             seed: 0,
             choice: 0,
-            logprobs: None,
         }
     }
 }
@@ -136,17 +133,27 @@ pub struct RowRules<'a> {
     pub position: u32,
     /// The token that is known to follow: nothing is chosen, only its log-probability is reported.
     pub known: Option<u32>,
+    /// Log-probabilities to report.
+    pub logprobs: Option<LogprobsWanted>,
 }
 
 impl<'a> RowRules<'a> {
     /// The rules of a row without a history.
     pub fn new(sampling: &'a Sampling) -> RowRules<'a> {
-        RowRules { softcap: None, sampling, too_early: &[], seen: None, position: 0, known: None }
+        RowRules {
+            softcap: None,
+            sampling,
+            too_early: &[],
+            seen: None,
+            position: 0,
+            known: None,
+            logprobs: None,
+        }
     }
 
     /// The log-probabilities of the row. A known token has nothing but the model's: no rule led to it.
     pub(super) fn logprobs(&self) -> Option<LogprobsWanted> {
-        let wanted = self.sampling.logprobs?;
+        let wanted = self.logprobs?;
         let of = if self.known.is_some() { Distribution::Model } else { wanted.of };
         Some(LogprobsWanted { of, ..wanted })
     }

@@ -2,7 +2,6 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use paceline_backend::{
     Activation, Backend, Buf, CpuBackend, CpuOptions, Isa, KV_BLOCK, KvBlockId, Mark, Observed, Observer, Op,
@@ -68,9 +67,7 @@ pub(crate) fn open(folder: &Path, isa: Isa, activation: Activation) -> Model {
 impl Model {
     fn start(&mut self, prompt: &[u32]) {
         let tokens = prompt.iter().map(|&id| TokenId(id)).collect();
-        let none: Arc<[TokenId]> = [].into();
-        let init = SlotInit { tokens, limit: CAPACITY, end_tokens: none.clone(), suppress: none };
-        self.backend.open(SLOT, init);
+        self.backend.open(SLOT, SlotInit::greedy(tokens, CAPACITY));
         let blocks: Vec<_> = (0..CAPACITY.div_ceil(KV_BLOCK) as u32).map(KvBlockId).collect();
         for &group in self.target.kv_groups() {
             self.backend.put_blocks(SLOT, group, 0, &blocks);

@@ -1,11 +1,12 @@
 //! A backend that runs the toy's ops over paged K/V, with the slot states of a host backend.
 
-use paceline_backend::slot_states::{ResolvedRow, SlotStates};
+use paceline_backend::slot_states::{Choosing, ResolvedRow, SlotStates};
 use paceline_backend::{
-    Activation, Backend, BackendError, BackendInfo, Buf, ClusterHead, ExpertSource, Experts, KV_BLOCK,
+    Activation, Backend, BackendError, BackendInfo, Buf, ClusterHead, ExpertSource, Experts, Isa, KV_BLOCK,
     KvBlockId, KvGroup, KvGroupSpec, KvLayer, Matrix, MatrixSource, Op, Pass, Rope, RopeSpec, RowSet,
     RowSource, Rows, SlotId, SlotInit, SlotReport, Table, TableSource, TokenId, Vector,
 };
+use paceline_kernels::pool::Team;
 
 use super::model::ToyModel;
 use super::target::{HASH_WIDTH, TARGET_HEAD};
@@ -21,7 +22,11 @@ impl Buffer {
     }
 
     fn row_mut(&mut self, row: usize) -> &mut [f32] {
-        &mut self.values[row * self.width..][..self.width]
+        self.rows_mut(row, 1)
+    }
+
+    fn rows_mut(&mut self, first: usize, n_rows: usize) -> &mut [f32] {
+        &mut self.values[first * self.width..][..n_rows * self.width]
     }
 }
 
@@ -41,6 +46,9 @@ pub struct ToyBackend {
     tables: Vec<Vec<Vec<KvBlockId>>>,
     capacity: usize,
     max_rows: usize,
+    isa: Isa,
+    team: Team,
+    choosing: Choosing,
 }
 
 impl ToyBackend {
@@ -54,6 +62,9 @@ impl ToyBackend {
             tables: Vec::new(),
             capacity: 0,
             max_rows: 0,
+            isa: Isa::best().0,
+            team: Team::new(1).expect("a team of the caller alone needs no thread"),
+            choosing: Choosing::default(),
         }
     }
 
@@ -129,16 +140,6 @@ impl ToyBackend {
                 self.set_hash(out, at, hash);
             }
             Op::Logits { x, w, first_row, out } => self.logits(x, w, out, at - first_row, at, row),
-            Op::Choose { logits, first_row, .. } => {
-                let logits = self.buffers[logits.index as usize].row(at - first_row);
-                let suppressed = &self.states.sampling(row.slot).suppressed;
-                let token = ToyModel::choose(logits, |token| suppressed.contains(&token.0));
-                self.states.set_chosen(at, token);
-            }
-            Op::ChooseDraft { logits, step } => {
-                let token = ToyModel::choose(self.buffers[logits.index as usize].row(at), |_| false);
-                self.states.put_draft(row.slot, step as usize, token);
-            }
             // The states of a recurrent layer are stepped like this, and so are hidden states by what they recall.
             Op::AddNorm { x, h, .. } => {
                 let mixed = self.model.step(self.hash(x, at), self.hash(h, at));
@@ -232,6 +233,7 @@ impl Backend for ToyBackend {
         self.states = SlotStates::new(n_slots);
         self.tables = vec![vec![Vec::new(); self.groups.len()]; n_slots];
         (self.capacity, self.max_rows) = (capacity, max_rows);
+        self.choosing.reserve(max_rows, self.model.vocab_size as usize);
         Ok(())
     }
 
@@ -295,6 +297,16 @@ impl Backend for ToyBackend {
     fn run(&mut self, op: &Op, rows: Rows) {
         match *op {
             Op::Commit => self.states.commit(),
+            Op::Choose { logits, softcap, first_row } => {
+                let Self { states, choosing, buffers, isa, team, .. } = self;
+                let logits = buffers[logits.index as usize].rows_mut(rows.start - first_row, rows.len);
+                states.choose(choosing, *isa, team, logits, rows, softcap);
+            }
+            Op::ChooseDraft { logits, step } => {
+                let Self { states, choosing, buffers, isa, team, .. } = self;
+                let logits = buffers[logits.index as usize].rows_mut(rows.start, rows.len);
+                states.choose_drafts(choosing, *isa, team, logits, rows, step as usize);
+            }
             Op::KeepCommitted { src, out } => self.keep_committed(src, out),
             Op::StateCommit { src, out } => self.state_commit(src, out),
             _ => (0..rows.len).for_each(|index| self.run_row(op, rows, index)),

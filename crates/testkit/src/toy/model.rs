@@ -1,6 +1,8 @@
 //! The toy's text as a pure function of the history.
 
-use paceline_backend::TokenId;
+use paceline_backend::{Isa, Sampling, TokenId};
+use paceline_kernels::pool::Team;
+use paceline_kernels::select::{Choice, Chooser, RowRules, Seen, TokenCounts};
 
 /// The toy's end token.
 pub const TEXT_END: TokenId = TokenId(1);
@@ -23,7 +25,7 @@ pub enum ToyLayer {
 }
 
 /// What the toy is. Every field but the last changes its text.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ToyModel {
     /// Seed of all hashes.
     pub seed: u64,
@@ -35,6 +37,8 @@ pub struct ToyModel {
     pub ends_at: Vec<usize>,
     /// Out of 256 contexts, in how many the next token follows from the last one alone, see [`ToyModel::habit`].
     pub habits: u8,
+    /// Factor of the logits. Without it they are integers up to 2^26, of which sampling would see nothing but the largest.
+    pub scale: f32,
     /// The two largest logits are one unit in the last place apart.
     pub near_ties: bool,
     /// A row with this token overflows: its K/V and logits are not finite.
@@ -57,6 +61,7 @@ impl Default for ToyModel {
             ],
             ends_at: Vec::new(),
             habits: 85,
+            scale: 1.0,
             near_ties: false,
             overflows: None,
             drafter_overflows: None,
@@ -118,6 +123,7 @@ impl ToyModel {
         }
         let ends = self.ends_at.contains(&(position + 1));
         out[TEXT_END.0 as usize] = if ends { (1 << 26) as f32 } else { -1.0 };
+        out.iter_mut().for_each(|logit| *logit *= self.scale);
         if self.near_ties {
             let (best, second) = two_largest(out);
             out[second] = out[best].next_down();
@@ -129,20 +135,6 @@ impl ToyModel {
         out.fill(if self.drafter_overflows == Some(token) { f32::NAN } else { 0.0 });
         let wrong = u32::from(hidden.is_multiple_of(8));
         out[((self.habit(token).0 + wrong) % self.vocab_size) as usize] = 1.0;
-    }
-
-    /// The largest logit that may be chosen; ties to the lowest id; `None` if a logit is not finite.
-    pub(crate) fn choose(logits: &[f32], suppressed: impl Fn(TokenId) -> bool) -> Option<TokenId> {
-        let mut best: Option<usize> = None;
-        for (id, &logit) in logits.iter().enumerate() {
-            if !logit.is_finite() {
-                return None;
-            }
-            if !suppressed(TokenId(id as u32)) && best.is_none_or(|best| logit > logits[best]) {
-                best = Some(id);
-            }
-        }
-        best.map(|id| TokenId(id as u32))
     }
 
     /// Window of a layer with K/V.
@@ -158,7 +150,7 @@ impl ToyModel {
     pub fn decode(&self, prompt: &[TokenId], n: usize, end_tokens: &[TokenId]) -> Vec<TokenId> {
         let mut text = ToyText::new(self, prompt);
         while text.tokens().len() < prompt.len() + n {
-            match text.extend(&[]) {
+            match text.extend(&Sampling::default(), &[]) {
                 Some(token) if !end_tokens.contains(&token) => {}
                 _ => break,
             }
@@ -181,6 +173,7 @@ impl ToyModel {
 pub struct ToyText {
     model: ToyModel,
     tokens: Vec<TokenId>,
+    n_prompt: usize,
     /// `[layer][position]`; empty for a layer that owns none.
     keys: Vec<Vec<u64>>,
     /// `[layer]`; 0 for a layer that is not recurrent.
@@ -196,6 +189,7 @@ impl ToyText {
         Self {
             model: model.clone(),
             tokens: prompt.to_vec(),
+            n_prompt: prompt.len(),
             keys: vec![Vec::new(); n_layers],
             states: vec![0; n_layers],
             n_read: 0,
@@ -208,13 +202,24 @@ impl ToyText {
         &self.tokens
     }
 
-    /// Adds the next token, which is none of `suppress`; `None` at an overflow.
-    pub fn extend(&mut self, suppress: &[TokenId]) -> Option<TokenId> {
+    /// Adds the next token; `None` at an overflow. `end_tokens` are those that `sampling` may keep from coming too early. What came
+    /// before is counted anew for each token.
+    pub fn extend(&mut self, sampling: &Sampling, end_tokens: &[TokenId]) -> Option<TokenId> {
         for position in self.n_read..self.tokens.len() {
             self.read(position);
         }
         self.n_read = self.tokens.len();
-        let token = ToyModel::choose(&self.logits, |token| suppress.contains(&token))?;
+        let (prompt, output) = self.tokens.split_at(self.n_prompt);
+        let mut committed = TokenCounts::of_prompt(prompt.iter().map(|token| token.0));
+        output.iter().for_each(|token| committed.add_output(token.0));
+        let ends: Vec<u32> = end_tokens.iter().map(|token| token.0).collect();
+        let rules = RowRules {
+            too_early: if output.len() < sampling.min_tokens { &ends } else { &[] },
+            seen: Some(Seen { committed: &committed, drafts: &[] }),
+            position: self.tokens.len() as u32,
+            ..RowRules::new(sampling)
+        };
+        let token = choose_one(&self.logits, &rules)?;
         self.tokens.push(token);
         Some(token)
     }
@@ -240,6 +245,16 @@ impl ToyText {
         }
         model.logits(hidden, token, position, &mut self.logits);
     }
+}
+
+/// The token that `rules` choose from one row of logits.
+fn choose_one(logits: &[f32], rules: &RowRules<'_>) -> Option<TokenId> {
+    let mut chooser = Chooser::default();
+    chooser.reserve(1, logits.len());
+    let (isa, mut team) = (Isa::best().0, Team::new(1).expect("a team of the caller alone needs no thread"));
+    let mut choice = [Choice::default()];
+    chooser.choose(isa, &mut team, &mut logits.to_vec(), |_| *rules, &mut choice);
+    (!choice[0].fault).then_some(TokenId(choice[0].token))
 }
 
 fn two_largest(values: &[f32]) -> (usize, usize) {

@@ -50,11 +50,6 @@ fn sampling(random: &mut Random, vocab: usize) -> Sampling {
             frequency: one_of(random, &[0.0, 0.4, -0.1]),
         }
     };
-    let logprobs = match random.below(3) {
-        0 => None,
-        1 => Some(LogprobsWanted { top: random.below(25), of: Distribution::Model }),
-        _ => Some(LogprobsWanted { top: random.below(25), of: Distribution::Sampled }),
-    };
     Sampling {
         temperature,
         filters,
@@ -65,13 +60,17 @@ fn sampling(random: &mut Random, vocab: usize) -> Sampling {
         min_tokens: 0,
         seed: random.bits(),
         choice: random.below(3) as u32,
-        logprobs,
     }
 }
 
 fn case(random: &mut Random, vocab: usize) -> Case {
     let history = |random: &mut Random, most: usize| -> Vec<u32> {
         (0..random.below(most)).map(|_| random.below(vocab) as u32).collect()
+    };
+    let logprobs = match random.below(3) {
+        0 => None,
+        1 => Some(LogprobsWanted { top: random.below(25), of: Distribution::Model }),
+        _ => Some(LogprobsWanted { top: random.below(25), of: Distribution::Sampled }),
     };
     Case {
         logits: logits(random, vocab),
@@ -83,6 +82,7 @@ fn case(random: &mut Random, vocab: usize) -> Case {
         drafts: history(random, 5),
         position: random.below(100_000) as u32,
         known: (random.below(10) == 0).then(|| random.below(vocab + 1) as u32),
+        logprobs,
     }
 }
 
@@ -150,7 +150,7 @@ fn listed_tokens_follow_the_rules_of_whole_rows() {
         let mut case = case(&mut random, vocab);
         case.softcap = None;
         case.known = None;
-        case.sampling.logprobs = None;
+        case.logprobs = None;
         let mut tokens: Vec<u32> = (0..vocab as u32).collect();
         (0..vocab).for_each(|i| tokens.swap(i, random.below(vocab)));
         tokens.truncate(1 + random.below(vocab));

@@ -31,7 +31,7 @@ fn check(cases: &[Case], max_threads: usize) -> Vec<Expected> {
                     format!("row {row} of {vocab}, {threads} threads, {}: {:?}", isa.level(), case.sampling);
                 assert_eq!(choices[row], expected.choice, "{what}");
                 assert_same_bits(&logits[row * vocab..(row + 1) * vocab], &expected.logits, &what);
-                if case.sampling.logprobs.is_some() && !expected.choice.fault {
+                if case.logprobs.is_some() && !expected.choice.fault {
                     assert_same_logprobs(chooser.logprobs(row), &expected.logprobs, &what);
                 }
             }
@@ -54,6 +54,7 @@ fn rules<'a>(case: &'a Case, committed: &'a TokenCounts) -> RowRules<'a> {
         seen: Some(Seen { committed, drafts: &case.drafts }),
         position: case.position,
         known: case.known,
+        logprobs: case.logprobs,
     }
 }
 

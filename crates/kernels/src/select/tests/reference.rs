@@ -16,6 +16,7 @@ pub(super) struct Case {
     pub(super) drafts: Vec<u32>,
     pub(super) position: u32,
     pub(super) known: Option<u32>,
+    pub(super) logprobs: Option<LogprobsWanted>,
 }
 
 /// What comes of it.
@@ -165,7 +166,7 @@ pub(super) fn choose(case: &Case) -> Expected {
     if capped.iter().any(|z| z.is_nan()) {
         return expected;
     }
-    let wanted = case.sampling.logprobs;
+    let wanted = case.logprobs;
     let of_model = wanted.filter(|wanted| wanted.of == Distribution::Model || case.known.is_some());
     let m = largest(&capped);
     if of_model.is_some() && !m.is_finite() {
