@@ -3,18 +3,19 @@
 //! A weight line holds 16 outputs x 2 k: the even k widen by a shift, the odd ones by a mask. No sum crosses lanes, so
 //! the width of the vectors cannot show in the bits. VDPBF16PS adds in another order and has half the throughput here.
 use std::arch::x86_64::{
-    __m512, _MM_HINT_T0, _mm_prefetch, _mm512_add_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_fmadd_ps,
-    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
-    _mm512_slli_epi32, _mm512_storeu_ps,
+    __m512, _mm512_add_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
+    _mm512_loadu_si512, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_slli_epi32,
+    _mm512_storeu_ps,
 };
 
 use super::inputs::{GROUP, Tiled};
-use super::packed::{PREFETCH, TILE};
+use super::packed::{TILE, prefetch_line};
 use crate::isa::{Avx512, with_flush};
 use crate::numerics::{K_TILE, PANEL};
 
 /// One panel for every row: `c` takes rows of [`PANEL`] outputs.
-pub(super) fn panel(_: Avx512, weights: &[u16], x: Tiled<'_, f32>, c: &mut [f32]) {
+/// `FAR` as for [`prefetch_line`].
+pub(super) fn panel<const FAR: bool>(_: Avx512, weights: &[u16], x: Tiled<'_, f32>, c: &mut [f32]) {
     let k_tiles = weights.len() / TILE;
     assert_eq!(weights.len(), k_tiles * TILE);
     for (group, c) in x.groups().zip(c.chunks_mut(GROUP * PANEL)) {
@@ -23,7 +24,7 @@ pub(super) fn panel(_: Avx512, weights: &[u16], x: Tiled<'_, f32>, c: &mut [f32]
         // SAFETY: `Avx512` proves the features. The lengths, asserted above, are those that `group_rows` asks for. It
         // is what `with_flush` asks for: not inlined, intrinsics only, from memory to memory, no panic.
         unsafe {
-            with_flush(|| group_rows(weights.as_ptr(), k_tiles, group.as_ptr(), rows, c.as_mut_ptr()));
+            with_flush(|| group_rows::<FAR>(weights.as_ptr(), k_tiles, group.as_ptr(), rows, c.as_mut_ptr()));
         }
     }
 }
@@ -32,7 +33,13 @@ pub(super) fn panel(_: Avx512, weights: &[u16], x: Tiled<'_, f32>, c: &mut [f32]
 /// `w` points to `k_tiles` packed tiles, `x` to `[k tile][row][32]` of `rows` rows, `c` to `rows` rows of 32 outputs.
 #[target_feature(enable = "avx512f")]
 #[inline(never)]
-unsafe fn group_rows(w: *const u16, k_tiles: usize, x: *const f32, rows: usize, c: *mut f32) {
+unsafe fn group_rows<const FAR: bool>(
+    w: *const u16,
+    k_tiles: usize,
+    x: *const f32,
+    rows: usize,
+    c: *mut f32,
+) {
     let mut row = 0;
     while row < rows {
         // SAFETY: `row` and the number of rows that each arm takes stay within `rows`, so both pointers do within
@@ -40,11 +47,11 @@ unsafe fn group_rows(w: *const u16, k_tiles: usize, x: *const f32, rows: usize, 
         unsafe {
             let (x, c) = (x.add(row * K_TILE), c.add(row * PANEL));
             match rows - row {
-                1 => few::<1>(w, k_tiles, x, rows, c),
-                2 => few::<2>(w, k_tiles, x, rows, c),
-                3 => few::<3>(w, k_tiles, x, rows, c),
-                4..=7 => few::<4>(w, k_tiles, x, rows, c),
-                _ => eight(w, k_tiles, x, rows, c),
+                1 => few::<1, FAR>(w, k_tiles, x, rows, c),
+                2 => few::<2, FAR>(w, k_tiles, x, rows, c),
+                3 => few::<3, FAR>(w, k_tiles, x, rows, c),
+                4..=7 => few::<4, FAR>(w, k_tiles, x, rows, c),
+                _ => eight::<FAR>(w, k_tiles, x, rows, c),
             }
         }
         row += match rows - row {
@@ -61,8 +68,8 @@ unsafe fn group_rows(w: *const u16, k_tiles: usize, x: *const f32, rows: usize, 
 /// `line` points to 64 readable bytes.
 #[target_feature(enable = "avx512f")]
 #[inline]
-unsafe fn weights(line: *const u16) -> (__m512, __m512) {
-    _mm_prefetch::<_MM_HINT_T0>(line.wrapping_byte_add(PREFETCH).cast());
+unsafe fn weights<const FAR: bool>(line: *const u16) -> (__m512, __m512) {
+    prefetch_line::<FAR>(line);
     // SAFETY: the caller's promise.
     let both = unsafe { _mm512_loadu_si512(line.cast()) };
     let odd = _mm512_and_si512(both, _mm512_set1_epi32(0xFFFF_0000_u32.cast_signed()));
@@ -75,7 +82,13 @@ unsafe fn weights(line: *const u16) -> (__m512, __m512) {
 /// As [`group_rows`], from one of its rows on: tiles of `stride` rows, of which `R` are there.
 #[target_feature(enable = "avx512f")]
 #[inline]
-unsafe fn few<const R: usize>(w: *const u16, k_tiles: usize, x: *const f32, stride: usize, c: *mut f32) {
+unsafe fn few<const R: usize, const FAR: bool>(
+    w: *const u16,
+    k_tiles: usize,
+    x: *const f32,
+    stride: usize,
+    c: *mut f32,
+) {
     let mut y = [[_mm512_setzero_ps(); 2]; R];
     for tile in 0..k_tiles {
         let mut even = [[_mm512_setzero_ps(); 2]; R];
@@ -84,7 +97,7 @@ unsafe fn few<const R: usize>(w: *const u16, k_tiles: usize, x: *const f32, stri
             for half in 0..2 {
                 // SAFETY: a tile is 2 halves of 16 lines of 32 elements; R rows of 32 k lie in the tile of x.
                 unsafe {
-                    let (we, wo) = weights(w.add(tile * TILE + half * (TILE / 2) + pair * PANEL));
+                    let (we, wo) = weights::<FAR>(w.add(tile * TILE + half * (TILE / 2) + pair * PANEL));
                     for r in 0..R {
                         let x = x.add((tile * stride + r) * K_TILE + pair * 2);
                         even[r][half] = _mm512_fmadd_ps(_mm512_set1_ps(*x), we, even[r][half]);
@@ -113,7 +126,7 @@ unsafe fn few<const R: usize>(w: *const u16, k_tiles: usize, x: *const f32, stri
 /// As [`few`], with eight rows.
 #[target_feature(enable = "avx512f")]
 #[inline]
-unsafe fn eight(w: *const u16, k_tiles: usize, x: *const f32, stride: usize, c: *mut f32) {
+unsafe fn eight<const FAR: bool>(w: *const u16, k_tiles: usize, x: *const f32, stride: usize, c: *mut f32) {
     const R: usize = 8;
     for i in 0..R * 2 {
         // SAFETY: eight rows of two vectors lie behind `c`.
@@ -126,7 +139,7 @@ unsafe fn eight(w: *const u16, k_tiles: usize, x: *const f32, stride: usize, c: 
         for pair in 0..K_TILE / 2 {
             // SAFETY: as in `few`; step `2 tile + half` starts at that half of the tile.
             unsafe {
-                let (we, wo) = weights(w.add(step * (TILE / 2) + pair * PANEL));
+                let (we, wo) = weights::<FAR>(w.add(step * (TILE / 2) + pair * PANEL));
                 for r in 0..R {
                     let x = x.add((tile * stride + r) * K_TILE + pair * 2);
                     even[r] = _mm512_fmadd_ps(_mm512_set1_ps(*x), we, even[r]);

@@ -13,13 +13,18 @@ pub(crate) struct Finished<'a> {
     pub(crate) panels: Range<usize>,
     /// `[panel][row][32 outputs]`.
     pub(crate) c: &'a [f32],
-    /// Room for one panel more.
+    /// Room for half as much.
     pub(crate) spare: &'a mut [f32],
 }
 
-/// Columns of one of `n` outputs' panels.
-fn columns(panel: usize, n: usize) -> Range<usize> {
-    panel * PANEL..((panel + 1) * PANEL).min(n)
+/// The columns of some panels of `n` outputs.
+fn columns(panels: Range<usize>, n: usize) -> Range<usize> {
+    panels.start * PANEL..(panels.end * PANEL).min(n)
+}
+
+/// Parts of a row of results, panel by panel.
+fn row_parts(c: &[f32], rows: usize, row: usize) -> impl Iterator<Item = &[f32]> {
+    c.chunks_exact(rows * PANEL).map(move |panel| &panel[row * PANEL..][..PANEL])
 }
 
 impl Finished<'_> {
@@ -28,10 +33,8 @@ impl Finished<'_> {
     /// # Safety
     /// These rows and columns of `out` belong to this chunk alone.
     pub(crate) unsafe fn store(self, out: &SharedRows<'_>, n: usize, place: impl Fn(usize) -> usize) {
-        for (panel, c) in self.panels.zip(self.c.chunks_exact(self.rows * PANEL)) {
-            // SAFETY: a part of this chunk's rows and columns.
-            unsafe { store_panel(c, columns(panel, n), out, &place) };
-        }
+        // SAFETY: the caller's promise.
+        unsafe { store_rows(self.c, self.rows, &columns(self.panels, n), out, place) };
     }
 
     /// Writes `gelu(gate) * up` of row `r` to row `place(r)`: even panels are gates, odd ones their ups, `n` of each.
@@ -40,22 +43,14 @@ impl Finished<'_> {
     /// These rows of `out`, and the columns of the panels' pairs, belong to this chunk alone.
     pub(crate) unsafe fn store_gated(self, out: &SharedRows<'_>, n: usize, place: impl Fn(usize) -> usize) {
         let size = self.rows * PANEL;
-        let first = self.panels.start / 2;
-        for (i, pair) in self.c.chunks_exact(2 * size).enumerate() {
-            let columns = columns(first + i, n);
+        let spare = &mut self.spare[..self.c.len() / 2];
+        for (pair, out) in self.c.chunks_exact(2 * size).zip(spare.chunks_exact_mut(size)) {
             let (gate, up) = pair.split_at(size);
-            if self.rows == 1 {
-                let used = columns.len();
-                // SAFETY: a part of this chunk's rows and columns.
-                let y = unsafe { out.part(place(0), columns) };
-                gelu_mul(self.isa, &gate[..used], &up[..used], y);
-            } else {
-                let spare = &mut self.spare[..size];
-                gelu_mul(self.isa, gate, up, spare);
-                // SAFETY: a part of this chunk's rows and columns.
-                unsafe { store_panel(spare, columns, out, &place) };
-            }
+            gelu_mul(self.isa, gate, up, out);
         }
+        let pairs = self.panels.start / 2..self.panels.end / 2;
+        // SAFETY: the caller's promise.
+        unsafe { store_rows(spare, self.rows, &columns(pairs, n), out, place) };
     }
 
     /// Writes `gelu(y) * by` of row `r` to row `place(r)`, with row `place(r)` of `by`.
@@ -69,28 +64,35 @@ impl Finished<'_> {
         n: usize,
         place: impl Fn(usize) -> usize,
     ) {
-        for (panel, c) in self.panels.zip(self.c.chunks_exact(self.rows * PANEL)) {
-            let columns = columns(panel, n);
-            for (row, c) in c.chunks_exact(PANEL).enumerate() {
-                // SAFETY: a part of this chunk's rows and columns.
-                let y = unsafe { out.part(place(row), columns.clone()) };
-                gelu_mul(self.isa, &c[..columns.len()], &by.row(place(row), n)[columns.clone()], y);
+        let columns = columns(self.panels, n);
+        for row in 0..self.rows {
+            // SAFETY: a part of this chunk's rows and columns.
+            let y = unsafe { out.part(place(row), columns.clone()) };
+            let by = &by.row(place(row), n)[columns.clone()];
+            let parts = row_parts(self.c, self.rows, row);
+            for ((c, by), y) in parts.zip(by.chunks(PANEL)).zip(y.chunks_mut(PANEL)) {
+                gelu_mul(self.isa, &c[..y.len()], by, y);
             }
         }
     }
 }
 
+/// Copies row by row, so that a row's part is written in one stretch.
+///
 /// # Safety
 /// The columns of the rows `place(r)` of `out` belong to the caller alone.
-unsafe fn store_panel(
+unsafe fn store_rows(
     c: &[f32],
-    columns: Range<usize>,
+    rows: usize,
+    columns: &Range<usize>,
     out: &SharedRows<'_>,
     place: impl Fn(usize) -> usize,
 ) {
-    for (row, c) in c.chunks_exact(PANEL).enumerate() {
+    for row in 0..rows {
         // SAFETY: the caller's promise.
         let y = unsafe { out.part(place(row), columns.clone()) };
-        y.copy_from_slice(&c[..columns.len()]);
+        for (c, y) in row_parts(c, rows, row).zip(y.chunks_mut(PANEL)) {
+            y.copy_from_slice(&c[..y.len()]);
+        }
     }
 }

@@ -55,23 +55,46 @@ impl Kernel {
         if w.k_tiles() == 0 {
             return c.fill(0.0);
         }
+        if w.is_far() {
+            self.multiply_panels::<true>(x, w, panels, c);
+        } else {
+            self.multiply_panels::<false>(x, w, panels, c);
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn multiply_panels<const FAR: bool>(
+        self,
+        x: Inputs<'_>,
+        w: &PackedMatrix,
+        panels: Range<usize>,
+        c: &mut [f32],
+    ) {
         match (self, x) {
-            #[cfg(target_arch = "x86_64")]
-            (Kernel::Amx(amx), Inputs::Narrow(x)) => amx::panels(amx, w.panel_range(panels), x, c),
-            #[cfg(target_arch = "x86_64")]
+            (Kernel::Amx(amx), Inputs::Narrow(x)) => amx::panels::<FAR>(amx, w.panel_range(panels), x, c),
             (Kernel::Avx512(avx512), Inputs::Wide(x)) => {
-                each_panel(w, panels, x.rows, c, |w, c| avx512::panel(avx512, w, x, c));
+                each_panel(w, panels, x.rows, c, |w, c| avx512::panel::<FAR>(avx512, w, x, c));
             }
-            #[cfg(target_arch = "x86_64")]
             (Kernel::Avx2(avx2), Inputs::Wide(x)) => {
-                each_panel(w, panels, x.rows, c, |w, c| avx2::panel(avx2, w, x, c));
+                each_panel(w, panels, x.rows, c, |w, c| avx2::panel::<FAR>(avx2, w, x, c));
             }
             (Kernel::Scalar, Inputs::Wide(x)) => {
                 each_panel(w, panels, x.rows, c, |w, c| scalar::panel(w, x, c));
             }
-            #[cfg(target_arch = "x86_64")]
             _ => unreachable!("rows are prepared in the form of their kernel"),
         }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn multiply_panels<const FAR: bool>(
+        self,
+        x: Inputs<'_>,
+        w: &PackedMatrix,
+        panels: Range<usize>,
+        c: &mut [f32],
+    ) {
+        let (Kernel::Scalar, Inputs::Wide(x)) = (self, x);
+        each_panel(w, panels, x.rows, c, |w, c| scalar::panel(w, x, c));
     }
 }
 

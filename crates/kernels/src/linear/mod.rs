@@ -38,9 +38,9 @@ use epilogue::Finished;
 use inputs::{InputScratch, Inputs, Preparation};
 use kernel::Kernel;
 
-/// Rows that are multiplied in one go; more are taken block by block. 256 rows x 256 k of bf16 leave room in a 2 MB L2
-/// cache for the weights of a chunk and its results.
-pub(crate) const BLOCK_ROWS: usize = 256;
+/// Rows that are multiplied in one go; more are taken block by block. 512 rows x 256 k of bf16 (256 KB) and the results of a
+/// chunk (512 KB) leave room in a 2 MB L2 cache for its weights.
+pub(crate) const BLOCK_ROWS: usize = 512;
 /// The most panels in a chunk.
 const CHUNK_PANELS: usize = 8;
 /// Rows up to which a product takes as long as reading the weights, or nearly.
@@ -62,9 +62,9 @@ pub struct Context {
 #[derive(Debug)]
 pub(crate) struct Blocks(HugeBuf<f32>);
 
-/// Elements of a thread's results, of its spare panel, and of both.
+/// Elements of a thread's results, of its spare room, and of both.
 const RESULTS: usize = BLOCK_ROWS * CHUNK_PANELS * PANEL;
-const SPARE: usize = BLOCK_ROWS * PANEL;
+const SPARE: usize = RESULTS / 2;
 const BLOCK: usize = RESULTS + SPARE;
 
 impl Context {

@@ -15,19 +15,19 @@ fn spread<T>(
     mut put: impl FnMut(&[f32; LANES], &mut [T; LANES]),
 ) {
     let (whole, rest) = from.as_chunks::<K_TILE>();
-    let mut places = to.as_chunks_mut::<K_TILE>().0.iter_mut().skip(row).step_by(rows);
+    let places = to.as_chunks_mut::<K_TILE>().0;
     let mut put_tile = |from: &[f32; K_TILE], to: &mut [T; K_TILE]| {
         for (from, to) in from.as_chunks().0.iter().zip(to.as_chunks_mut().0) {
             put(from, to);
         }
     };
-    for (from, to) in whole.iter().zip(places.by_ref()) {
-        put_tile(from, to);
+    for (tile, from) in whole.iter().enumerate() {
+        put_tile(from, &mut places[tile * rows + row]);
     }
-    if let Some(to) = places.next() {
+    if !rest.is_empty() {
         let mut padded = [0.0; K_TILE];
         padded[..rest.len()].copy_from_slice(rest);
-        put_tile(&padded, to);
+        put_tile(&padded, &mut places[whole.len() * rows + row]);
     }
 }
 

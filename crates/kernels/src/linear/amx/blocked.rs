@@ -1,9 +1,9 @@
 //! Many rows: cut so that what the multiplier reads comes from the L1 and L2 caches.
 //!
 //! ```text
-//! for each slice of 8 k tiles            inputs of the slice: 256 rows x 512 bytes = 128 KB, L2
+//! for each slice of 8 k tiles            inputs of the slice: 512 rows x 512 bytes = 256 KB, L2
 //!   for each panel                       weights of the slice: 16 KB, L1
-//!     for each 32 rows                   inputs of the step: 16 KB, L1; results in c, 256 KB for 8 panels, L2
+//!     for each 32 rows                   inputs of the step: 16 KB, L1; results in c, 512 KB for 8 panels, L2
 //!       2 x 2 tiles over the slice, while the next panel's weights and the next slice's inputs are fetched into L2
 //! ```
 //! Beyond L2 one core gets no more than 30 GB/s, a fifth of what the multiplier takes. Slices of 16 k tiles (weights and

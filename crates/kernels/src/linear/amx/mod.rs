@@ -7,16 +7,14 @@
 //!
 //! | rows | kernel | limit |
 //! |---|---|---|
-//! | 1..=16 | [`one_group`]: one tile of rows, two panels | reading the weights |
+//! | 1..=16 | [`one_group`]: one tile of rows, one panel | reading the weights |
 //! | 17..=32 | [`two_groups`]: two tiles of rows, one panel | reading the weights |
 //! | every further 32 | [`blocked`] | the multiplier and the L2 cache |
 mod blocked;
 pub(crate) mod tiles;
 
-use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-
 use super::inputs::{GROUP, Tiled};
-use super::packed::{PREFETCH, TILE};
+use super::packed::{TILE, prefetch_tile};
 use crate::isa::Amx;
 use crate::numerics::{K_TILE, PANEL};
 use tiles::{ROW_BYTES, Tiles};
@@ -44,7 +42,8 @@ struct Job {
 }
 
 /// Panels that stand one behind the other, for every row: `c` takes `[panel][row][32 outputs]`.
-pub(super) fn panels(amx: Amx, weights: &[u16], x: Tiled<'_, u16>, c: &mut [f32]) {
+/// `FAR` as for [`prefetch_tile`].
+pub(super) fn panels<const FAR: bool>(amx: Amx, weights: &[u16], x: Tiled<'_, u16>, c: &mut [f32]) {
     let (rows, k_tiles) = (x.rows, x.k_tiles);
     let panels = c.len() / (rows * PANEL);
     assert_eq!(c.len(), panels * rows * PANEL);
@@ -64,91 +63,38 @@ pub(super) fn panels(amx: Amx, weights: &[u16], x: Tiled<'_, u16>, c: &mut [f32]
             Job { rows: rows - whole, x: x.add(whole * k_tiles * K_TILE), c: c.add(whole * PANEL), ..job };
         match rest.rows {
             0 => {}
-            1..=GROUP => one_group(&tiles, rest),
-            _ => two_groups(&tiles, rest),
+            1..=GROUP => one_group::<FAR>(&tiles, rest),
+            _ => two_groups::<FAR>(&tiles, rest),
         }
     }
 }
 
-/// Fetches the k tile of weights that follows the one at `tile`.
-#[inline(always)]
-fn prefetch(tile: *const u16) {
-    for line in 0..TILE * 2 / ROW_BYTES {
-        // SAFETY: a prefetch is a hint that never faults; SSE is part of x86-64.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(tile.wrapping_byte_add(PREFETCH + line * ROW_BYTES).cast()) };
-    }
-}
-
-/// Up to 16 rows: panels two by two, a last odd one alone.
+/// Up to 16 rows, panel by panel.
 ///
 /// # Safety
 /// The job's pointers have the lengths that [`Job`] says.
-unsafe fn one_group(tiles: &Tiles, job: Job) {
+unsafe fn one_group<const FAR: bool>(tiles: &Tiles, job: Job) {
     let r = job.rows;
-    tiles.configure([r, r, r, r, r, 16, 16, 16]);
-    let panel = job.k_tiles * TILE;
-    for first in (0..job.panels / 2 * 2).step_by(2) {
-        // SAFETY: panels `first` and `first + 1` are there; the tiles are configured for `rows` rows.
-        unsafe { one_by_four(tiles, job, job.w.add(first * panel), job.c.add(first * job.c_panel)) };
-    }
-    if !job.panels.is_multiple_of(2) {
-        let last = job.panels - 1;
-        // SAFETY: as above, for the last panel.
-        unsafe { one_by_two(tiles, job, job.w.add(last * panel), job.c.add(last * job.c_panel)) };
-    }
-}
-
-/// # Safety
-/// `w` and `c` are those of one of the job's panels with another one behind it; the tiles are configured by [`one_group`].
-#[inline(always)]
-unsafe fn one_by_four(tiles: &Tiles, job: Job, w: *const u16, c: *mut f32) {
-    // SAFETY: both panels have `k_tiles` tiles of weights of two halves of 16 x 64 bytes, and there are as many tiles of
-    // rows x 64 bytes of the inputs; the four tiles of results are two halves of rows of two panels.
-    unsafe {
-        tiles.zero::<0>();
-        tiles.zero::<1>();
-        tiles.zero::<2>();
-        tiles.zero::<3>();
-        for t in 0..job.k_tiles {
-            let (w0, w1) = (w.add(t * TILE), w.add((job.k_tiles + t) * TILE));
-            prefetch(w0);
-            prefetch(w1);
-            tiles.load::<4, _>(job.x.add(t * job.rows * K_TILE), ROW_BYTES);
-            tiles.load::<5, _>(w0, ROW_BYTES);
-            tiles.multiply::<0, 4, 5>();
-            tiles.load::<6, _>(w0.add(FULL), ROW_BYTES);
-            tiles.multiply::<1, 4, 6>();
-            tiles.load::<7, _>(w1, ROW_BYTES);
-            tiles.multiply::<2, 4, 7>();
-            tiles.load::<5, _>(w1.add(FULL), ROW_BYTES);
-            tiles.multiply::<3, 4, 5>();
+    tiles.configure([r, r, 1, 1, r, 1, 16, 16]);
+    for panel in 0..job.panels {
+        // SAFETY: the panel is there. It has `k_tiles` tiles of weights of two halves of 16 x 64 bytes, and there are as many
+        // tiles of `rows` x 64 bytes of the inputs; the two tiles of results are two halves of rows.
+        unsafe {
+            let (w, c) = (job.w.add(panel * job.k_tiles * TILE), job.c.add(panel * job.c_panel));
+            tiles.zero::<0>();
+            tiles.zero::<1>();
+            for t in 0..job.k_tiles {
+                let w = w.add(t * TILE);
+                prefetch_tile::<FAR>(w);
+                tiles.load::<4, _>(job.x.add(t * r * K_TILE), ROW_BYTES);
+                tiles.load::<6, _>(w, ROW_BYTES);
+                tiles.multiply::<0, 4, 6>();
+                tiles.load::<7, _>(w.add(FULL), ROW_BYTES);
+                tiles.multiply::<1, 4, 7>();
+            }
+            tiles.store::<0>(c, C_STRIDE);
+            tiles.store::<1>(c.add(GROUP), C_STRIDE);
         }
-        tiles.store::<0>(c, C_STRIDE);
-        tiles.store::<1>(c.add(GROUP), C_STRIDE);
-        tiles.store::<2>(c.add(job.c_panel), C_STRIDE);
-        tiles.store::<3>(c.add(job.c_panel + GROUP), C_STRIDE);
-    }
-}
-
-/// # Safety
-/// `w` and `c` are those of one of the job's panels; the tiles are configured by [`one_group`].
-#[inline(always)]
-unsafe fn one_by_two(tiles: &Tiles, job: Job, w: *const u16, c: *mut f32) {
-    // SAFETY: as in `one_by_four`, for one panel.
-    unsafe {
-        tiles.zero::<0>();
-        tiles.zero::<1>();
-        for t in 0..job.k_tiles {
-            let w = w.add(t * TILE);
-            prefetch(w);
-            tiles.load::<4, _>(job.x.add(t * job.rows * K_TILE), ROW_BYTES);
-            tiles.load::<5, _>(w, ROW_BYTES);
-            tiles.multiply::<0, 4, 5>();
-            tiles.load::<6, _>(w.add(FULL), ROW_BYTES);
-            tiles.multiply::<1, 4, 6>();
-        }
-        tiles.store::<0>(c, C_STRIDE);
-        tiles.store::<1>(c.add(GROUP), C_STRIDE);
     }
 }
 
@@ -156,11 +102,11 @@ unsafe fn one_by_two(tiles: &Tiles, job: Job, w: *const u16, c: *mut f32) {
 ///
 /// # Safety
 /// The job's pointers have the lengths that [`Job`] says.
-unsafe fn two_groups(tiles: &Tiles, job: Job) {
+unsafe fn two_groups<const FAR: bool>(tiles: &Tiles, job: Job) {
     let rest = job.rows - GROUP;
     tiles.configure([16, 16, rest, rest, 16, rest, 16, 16]);
     for panel in 0..job.panels {
-        // SAFETY: the panel is there; its tiles are as in `one_by_four`, with a second group of `rest` rows behind the
+        // SAFETY: the panel is there; its tiles are as in `one_group`, with a second group of `rest` rows behind the
         // `k_tiles` full tiles of the first.
         unsafe {
             let (w, c) = (job.w.add(panel * job.k_tiles * TILE), job.c.add(panel * job.c_panel));
@@ -171,7 +117,7 @@ unsafe fn two_groups(tiles: &Tiles, job: Job) {
             tiles.zero::<3>();
             for t in 0..job.k_tiles {
                 let w = w.add(t * TILE);
-                prefetch(w);
+                prefetch_tile::<FAR>(w);
                 tiles.load::<6, _>(w, ROW_BYTES);
                 tiles.load::<4, _>(job.x.add(t * FULL), ROW_BYTES);
                 tiles.multiply::<0, 4, 6>();
