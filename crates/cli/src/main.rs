@@ -3,6 +3,7 @@
 //! Exit codes: 0 done, 1 failed, 2 bad usage or input. Errors are one line on stderr.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod builtin;
 mod chat_prompt;
 mod check;
@@ -12,6 +13,7 @@ mod model;
 mod numbers;
 mod peak_memory;
 mod progress;
+mod prompts;
 mod render;
 mod run;
 mod text_file;
@@ -37,6 +39,7 @@ enum Command {
     Inspect(inspect::Args),
     Check(check::Args),
     Render(render::Args),
+    Bench(bench::Args),
 }
 
 impl Command {
@@ -46,6 +49,7 @@ impl Command {
             Command::Inspect(args) => inspect::run(args),
             Command::Check(args) => check::run(args),
             Command::Render(args) => render::run(args),
+            Command::Bench(args) => bench::run(&args),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `paceline run`: generates text.
 
-mod prompts;
+
 mod report;
 mod stream;
 
@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::model::{self, ActivationArg, ThreadsArg};
 use crate::peak_memory::peak_memory_bytes;
 use crate::progress::Progress;
-use prompts::{Input, Prompt, Source, TokenIds};
+use crate::prompts::{Input, Prompt, Source, TokenIds};
 use report::RunFacts;
 
 /// Most prompts of a file that are worked on at one time; the others wait.
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "F")]
     prompt_file: Option<PathBuf>,
     /// Token ids of the prompt, used as they are
-    #[arg(long, value_name = "2,105,...", value_parser = prompts::parse_token_ids, allow_hyphen_values = true)]
+    #[arg(long, value_name = "2,105,...", value_parser = crate::prompts::parse_token_ids, allow_hyphen_values = true)]
     token_ids: Option<TokenIds>,
     /// File with a prompt on each line, as plain text or as JSON: {"prompt" or "token_ids", "n"}
     #[arg(long, value_name = "F")]
