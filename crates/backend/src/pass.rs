@@ -137,8 +137,8 @@ impl PassBuilder {
     ///
     /// # Panics
     /// If there is no known token.
-    pub fn scored(&mut self, slot: SlotId, n_known: usize, chooses: bool) {
-        self.target_rows(slot, n_known, 0, n_known, chooses, false);
+    pub fn scored(&mut self, slot: SlotId, n_known: usize, chooses: bool, taps: bool) {
+        self.target_rows(slot, n_known, 0, n_known, chooses, taps);
     }
 
     fn target_rows(

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use paceline_backend::TokenId;
+use paceline_backend::{Sampling, TokenId};
 
 use crate::error::Refused;
 use crate::request::Request;
+use crate::sampling::Limits;
 
 /// What there is to know about an engine to judge a request, on any thread.
 #[derive(Clone, Debug)]
@@ -18,12 +19,29 @@ pub(crate) struct Admission {
     pub(crate) refused: Arc<[TokenId]>,
     /// There is a tokenizer.
     pub(crate) has_text: bool,
+    /// Prompts can be scored.
+    pub(crate) scores_prompts: bool,
+    /// Tokens that end a text.
+    pub(crate) end_tokens: Arc<[TokenId]>,
+    /// Tokens that are never chosen.
+    pub(crate) suppressed: Arc<[TokenId]>,
 }
 
 impl Admission {
     /// Tokens at which a request ends.
     pub(crate) fn limit(&self, request: &Request) -> usize {
         request.prompt.len().saturating_add(request.max_tokens).min(self.context)
+    }
+
+    /// Tokens that end the request's text.
+    pub(crate) fn end_tokens(&self, request: &Request) -> Arc<[TokenId]> {
+        if request.ignore_eos { [].into() } else { self.end_tokens.clone() }
+    }
+
+    /// How the tokens of a checked request are chosen. Draws the seed if it has none.
+    pub(crate) fn rules(&self, request: &Request) -> Sampling {
+        let sampling = &request.sampling;
+        sampling.rules(&self.suppressed, sampling.seed_in_force(), request.choice, self.vocab_size)
     }
 
     /// Checks a request.
@@ -37,6 +55,18 @@ impl Admission {
         }
         if !request.stop.is_empty() && !self.has_text {
             return Err(Refused::StopWithoutText);
+        }
+        request.sampling.check(Limits {
+            vocab_size: self.vocab_size,
+            max_tokens: request.max_tokens,
+            suppressed: &self.suppressed,
+            end_tokens: &self.end_tokens(request),
+        })?;
+        if let Some(logprobs) = &request.logprobs {
+            logprobs.check()?;
+            if logprobs.prompt && !self.scores_prompts {
+                return Err(Refused::NoPromptLogprobs);
+            }
         }
         match request.draft.tokens_per_round {
             Some(found) if request.draft.enabled && found > self.max_drafts => {
@@ -69,7 +99,10 @@ impl Admission {
 
 #[cfg(test)]
 mod tests {
+    use paceline_backend::Distribution;
+
     use super::*;
+    use crate::sampling::LogprobOptions;
 
     #[test]
     fn each_refusal_names_its_field() {
@@ -79,6 +112,9 @@ mod tests {
             max_drafts: 4,
             refused: [TokenId(50)].into(),
             has_text: true,
+            scores_prompts: false,
+            end_tokens: [TokenId(1)].into(),
+            suppressed: [].into(),
         };
         let request = |prompt: &[u32], n| Request::new(prompt.iter().map(|&id| TokenId(id)).collect(), n);
         let refuse = |request: &Request| admission.check(request).unwrap_err();
@@ -95,6 +131,12 @@ mod tests {
         drafts.draft.tokens_per_round = Some(5);
         assert_eq!(refuse(&drafts), Refused::TooManyDrafts { found: 5, most: 4 });
         assert_eq!(refuse(&drafts).field(), "draft.tokens_per_round");
+        let mut hot = request(&[2], 1);
+        hot.sampling.temperature = -1.0;
+        assert_eq!(refuse(&hot).field(), "temperature");
+        let mut echo = request(&[2], 1);
+        echo.logprobs = Some(LogprobOptions { top: 0, of: Distribution::Model, prompt: true });
+        assert_eq!(refuse(&echo), Refused::NoPromptLogprobs);
         let textless = Admission { has_text: false, ..admission.clone() };
         let stop = Request { stop: vec!["a".into()], ..request(&[2], 1) };
         assert_eq!(textless.check(&stop), Err(Refused::StopWithoutText));

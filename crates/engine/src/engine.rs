@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_backend::{Backend, BackendInfo, Pass, Sampling, SlotId, SlotReport, TokenId};
+use paceline_backend::{Backend, BackendInfo, Pass, SlotId, SlotReport, TokenId};
 use paceline_models::{Description, Target};
 
 use crate::admission::Admission;
@@ -44,9 +44,6 @@ pub struct Engine {
     target: Box<dyn Target>,
     drafter: Option<Box<dyn Drafter>>,
     text: Option<Arc<dyn TextDecoder>>,
-    end_tokens: Arc<[TokenId]>,
-    /// What requests ask for if they ask for nothing.
-    greedy: Arc<Sampling>,
     admission: Admission,
     sizes: Sizes,
     /// Prompt rows of a pass now.
@@ -88,14 +85,15 @@ impl Engine {
             max_drafts: sizes.max_drafts,
             refused: target.refused_tokens().into(),
             has_text: text.is_some(),
+            scores_prompts: sizes.score_prompts,
+            end_tokens: end_tokens.into(),
+            suppressed: suppress.into(),
         };
         Ok(Self {
             backend,
             target,
             drafter,
             text,
-            end_tokens: end_tokens.into(),
-            greedy: Arc::new(Sampling { suppressed: ascending(&suppress), ..Sampling::default() }),
             admission,
             sizes,
             prefill_rows: sizes.prefill_rows,
@@ -181,14 +179,18 @@ impl Engine {
             let per_round = request.draft.tokens_per_round.unwrap_or(drafter.suggested_drafts());
             Drafting::new(drafter.kind(), per_round.min(self.sizes.max_drafts))
         });
+        let end_tokens = self.admission.end_tokens(&request);
+        let sampling = Arc::new(self.admission.rules(&request));
         Sequence {
             id,
             n_prompt: request.prompt.len(),
             tokens: request.prompt,
             len: 0,
             limit,
-            end_tokens: if request.ignore_eos { [].into() } else { self.end_tokens.clone() },
-            sampling: self.greedy.clone(),
+            end_tokens,
+            sampling,
+            logprobs: request.logprobs,
+            n_scored: 0,
             kv: SequenceKv::default(),
             slot: None,
             planned: PlannedRows::default(),
@@ -349,7 +351,8 @@ impl Engine {
                 });
             }
             let chooses = n_known == sequence.pending();
-            slots.push(RoundSlot { slot, n_known, chooses, n_drafts, draft_error: None });
+            let scored = sequence.scores(n_known);
+            slots.push(RoundSlot { slot, n_known, chooses, scored, n_drafts, draft_error: None });
         }
         Ok(slots)
     }
@@ -424,12 +427,6 @@ fn keep_drafting(
     } else {
         drafter.collected(part.slot, &report.emitted);
     }
-}
-
-fn ascending(ids: &[TokenId]) -> Vec<u32> {
-    let mut ids: Vec<u32> = ids.iter().map(|id| id.0).collect();
-    ids.sort_unstable();
-    ids
 }
 
 fn known_tokens(list: &'static str, tokens: &[TokenId], vocab_size: usize) -> Result<(), BuildError> {

@@ -50,6 +50,34 @@ pub enum Refused {
     /// Stop strings where no text is made.
     #[error("stop strings need a tokenizer, and the model has none; stop by token count instead")]
     StopWithoutText,
+    /// A setting of sampling or log-probabilities that can not be.
+    #[error("{field} is {found}; expected {expected}")]
+    OutOfRange {
+        /// The setting.
+        field: &'static str,
+        /// Its value.
+        found: String,
+        /// What would do.
+        expected: String,
+    },
+    /// A list of sampling settings has a token that the model does not have.
+    #[error("token {id} in {field} is not in the vocabulary; expected ids below {vocab_size}")]
+    UnknownListedToken {
+        /// The setting.
+        field: &'static str,
+        /// The id.
+        id: u32,
+        /// Entries of the vocabulary.
+        vocab_size: usize,
+    },
+    /// Rules that contradict one another.
+    #[error(
+        "no token could be chosen: every allowed token is suppressed, or is an end token that min_tokens holds back; allow more"
+    )]
+    NothingToChoose,
+    /// Log-probabilities of a prompt where the engine has no room for its logits.
+    #[error("log-probabilities of the prompt need an engine that was made with `score_prompts`")]
+    NoPromptLogprobs,
     /// More drafts a round than the engine was loaded for.
     #[error("{found} drafts a round were asked for; the engine was loaded for at most {most}")]
     TooManyDrafts {
@@ -69,6 +97,9 @@ impl Refused {
             | Refused::UnsupportedToken { .. }
             | Refused::PromptTooLong { .. } => "prompt",
             Refused::EmptyStop { .. } | Refused::StopWithoutText => "stop",
+            Refused::OutOfRange { field, .. } | Refused::UnknownListedToken { field, .. } => field,
+            Refused::NothingToChoose => "allowed",
+            Refused::NoPromptLogprobs => "logprobs.prompt",
             Refused::TooManyDrafts { .. } => "draft.tokens_per_round",
         }
     }

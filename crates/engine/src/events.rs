@@ -3,10 +3,11 @@
 use paceline_backend::TokenId;
 
 use crate::error::Failed;
+use crate::sampling::Logprobs;
 use crate::statistics::DraftStatistics;
 
 /// Something that happened to a request. [`Event::Finished`] or [`Event::Failed`] is the last one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
     /// A part of the prompt was read, and more is left. A preempted request reads its prompt again, its output included.
@@ -16,6 +17,9 @@ pub enum Event {
         /// Tokens to read.
         of: usize,
     },
+    /// Log-probabilities of prompt tokens, in order from the second one on (nothing comes before the first). Only where they
+    /// are asked for.
+    Prompt(Vec<Logprobs>),
     /// A token was emitted.
     Token {
         /// Its id.
@@ -23,6 +27,8 @@ pub enum Event {
         /// The text that is now certain; the texts of all tokens joined are the output. Often empty: a character may take
         /// several tokens, and what could be the beginning of a stop string is held back. `None` without a tokenizer.
         text: Option<String>,
+        /// Its log-probabilities, where they are asked for.
+        logprobs: Option<Logprobs>,
     },
     /// The output is complete.
     Finished(Finished),
@@ -37,6 +43,8 @@ pub struct Finished {
     pub reason: FinishReason,
     /// Tokens read and emitted.
     pub usage: Usage,
+    /// The seed in force.
+    pub seed: u64,
     /// How drafting went; `None` where it was not asked for or the engine has no drafter.
     pub draft: Option<DraftStatistics>,
 }
@@ -73,12 +81,16 @@ pub struct Usage {
 }
 
 /// A whole output: events of one request, added up.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Completion {
     /// Emitted tokens.
     pub token_ids: Vec<TokenId>,
     /// Their text; `None` without a tokenizer (and before the first token).
     pub text: Option<String>,
+    /// Log-probabilities of the emitted tokens; empty where they are not asked for.
+    pub logprobs: Vec<Logprobs>,
+    /// Log-probabilities of the prompt from its second token on; empty where they are not asked for.
+    pub prompt_logprobs: Vec<Logprobs>,
     /// How it ended; `None` while it has not.
     pub finished: Option<Finished>,
 }
@@ -91,8 +103,10 @@ impl Completion {
     pub fn add(&mut self, event: Event) -> Result<(), Failed> {
         match event {
             Event::Prefill { .. } => {}
-            Event::Token { id, text } => {
+            Event::Prompt(logprobs) => self.prompt_logprobs.extend(logprobs),
+            Event::Token { id, text, logprobs } => {
                 self.token_ids.push(id);
+                self.logprobs.extend(logprobs);
                 if let Some(text) = text {
                     self.text.get_or_insert_default().push_str(&text);
                 }

@@ -17,7 +17,7 @@ use crate::events::{Completion, Event};
 use crate::request::{Request, RequestId};
 
 enum Command {
-    Submit(RequestId, Request, Sender<Event>),
+    Submit(RequestId, Box<Request>, Sender<Event>),
     Cancel(RequestId),
     Stop,
 }
@@ -61,7 +61,7 @@ impl EngineHandle {
         let id = RequestId(*next_id);
         *next_id += 1;
         // If the thread has ended, the queue's other end is dropped with the command, and the queue says so.
-        let _ = commands.send(Command::Submit(id, request, events));
+        let _ = commands.send(Command::Submit(id, Box::new(request), events));
         Ok(Events { id, queue, commands: commands.clone(), ended: false })
     }
 }
@@ -137,7 +137,7 @@ fn serve(mut engine: Engine, inbox: Receiver<Command>) {
             match command {
                 Command::Submit(id, request, client) => {
                     clients.insert(id, client);
-                    engine.submit_checked(id, request);
+                    engine.submit_checked(id, *request);
                 }
                 Command::Cancel(id) => {
                     clients.remove(&id);

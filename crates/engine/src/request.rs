@@ -2,12 +2,14 @@
 
 use paceline_backend::TokenId;
 
+use crate::sampling::{LogprobOptions, SamplingOptions};
+
 /// Identifies a request of one engine. Ids ascend in order of submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
 /// One text to generate. Checked when it is submitted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Request {
     /// Token ids of the prompt, used as they are. Not empty.
@@ -18,14 +20,29 @@ pub struct Request {
     pub stop: Vec<String>,
     /// End tokens are emitted like any other and do not end the output.
     pub ignore_eos: bool,
+    /// How tokens are chosen.
+    pub sampling: SamplingOptions,
+    /// Index among several continuations of one prompt and seed: each has noise of its own.
+    pub choice: u32,
+    /// Log-probabilities to report.
+    pub logprobs: Option<LogprobOptions>,
     /// Whether and how far to draft. Never changes the text.
     pub draft: DraftSettings,
 }
 
 impl Request {
-    /// A request without stop strings, drafted for as the engine's drafter thinks best.
+    /// A greedy request without stop strings, drafted for as the engine's drafter thinks best.
     pub fn new(prompt: Vec<TokenId>, max_tokens: usize) -> Self {
-        Self { prompt, max_tokens, stop: Vec::new(), ignore_eos: false, draft: DraftSettings::default() }
+        Self {
+            prompt,
+            max_tokens,
+            stop: Vec::new(),
+            ignore_eos: false,
+            sampling: SamplingOptions::default(),
+            choice: 0,
+            logprobs: None,
+            draft: DraftSettings::default(),
+        }
     }
 }
 

@@ -34,6 +34,8 @@ pub(crate) struct RoundSlot {
     pub(crate) n_known: usize,
     /// The last known token is the newest there is, so the target chooses what follows.
     pub(crate) chooses: bool,
+    /// Log-probabilities of its known rows are asked for.
+    pub(crate) scored: bool,
     /// Drafts: how many are wanted before the round, how many were verified after it.
     pub(crate) n_drafts: usize,
     /// Set by the round: why the slot can not be drafted for any more.
@@ -64,7 +66,11 @@ pub(crate) fn run(players: &mut Players<'_>, slots: &mut [RoundSlot], last: Pass
 
     let mut pass = last.rebuild();
     for part in slots.iter() {
-        pass.target(part.slot, part.n_known, part.n_drafts, part.chooses, taps);
+        if part.scored {
+            pass.scored(part.slot, part.n_known, part.chooses, taps);
+        } else {
+            pass.target(part.slot, part.n_known, part.n_drafts, part.chooses, taps);
+        }
     }
     let pass = pass.build();
 
@@ -198,6 +204,7 @@ mod tests {
             slot: SlotId(slot),
             n_known,
             chooses: true,
+            scored: false,
             n_drafts,
             draft_error: None,
         };

@@ -1,14 +1,16 @@
 //! One request on its way: its tokens, its blocks, its text.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use paceline_backend::{Finish, Sampling, SlotId, SlotInit, SlotReport, TokenId};
+use paceline_backend::{Finish, LogprobsWanted, Sampling, SlotId, SlotInit, SlotReport, TokenId};
 
 use crate::error::{Broken, Failed};
 use crate::events::{Event, FinishReason, Finished, Usage};
 use crate::kv::SequenceKv;
 use crate::request::RequestId;
 use crate::round::RoundSlot;
+use crate::sampling::{LogprobOptions, Logprobs};
 use crate::scheduler::{PlannedRows, Running};
 use crate::statistics::DraftStatistics;
 use crate::stop::StopFilter;
@@ -26,6 +28,9 @@ pub(crate) struct Sequence {
     pub(crate) limit: usize,
     pub(crate) end_tokens: Arc<[TokenId]>,
     pub(crate) sampling: Arc<Sampling>,
+    pub(crate) logprobs: Option<LogprobOptions>,
+    /// Prompt tokens whose log-probabilities were told.
+    pub(crate) n_scored: usize,
     pub(crate) kv: SequenceKv,
     pub(crate) slot: Option<SlotId>,
     /// Its rows in the coming round.
@@ -86,9 +91,22 @@ impl Sequence {
             limit: self.limit,
             end_tokens: self.end_tokens.clone(),
             sampling: self.sampling.clone(),
-            logprobs: None,
-            scored: 0..0,
+            logprobs: self.logprobs.map(|wanted| LogprobsWanted { top: wanted.top, of: wanted.of }),
+            scored: self.to_score(),
         }
+    }
+
+    /// Places of the prompt tokens whose log-probabilities are asked for and not told yet: all but the first.
+    fn to_score(&self) -> Range<usize> {
+        let wanted = self.logprobs.is_some_and(|wanted| wanted.prompt);
+        if wanted { self.n_scored + 1..self.n_prompt } else { 0..0 }
+    }
+
+    /// Whether its next `n_known` rows stand before tokens to score.
+    pub(crate) fn scores(&self, n_known: usize) -> bool {
+        let rows = self.len + 1..self.len + n_known + 1;
+        let to_score = self.to_score();
+        rows.start.max(to_score.start) < rows.end.min(to_score.end)
     }
 
     /// Whether a drafter keeps state for it.
@@ -122,6 +140,10 @@ impl Sequence {
             return Err(Broken::Commit { slot: part.slot.0, expected, found: report.len });
         }
         self.len = report.len;
+        if !report.prompt_logprobs.is_empty() {
+            self.n_scored += report.prompt_logprobs.len();
+            emit(Event::Prompt(report.prompt_logprobs.iter().map(Logprobs::from).collect()));
+        }
         if !part.chooses {
             emit(Event::Prefill { done: self.len, of: self.tokens.len() });
             return Ok(None);
@@ -145,7 +167,7 @@ impl Sequence {
             self.tokens.push(id);
             let ends = report.finish.filter(|_| n_kept == report.emitted.len());
             let (text, stopped_by) = self.output.push(id, ends.is_some());
-            emit(Event::Token { id, text });
+            emit(Event::Token { id, text, logprobs: report.logprobs.get(n_kept - 1).map(Logprobs::from) });
             reason = stopped_by.map(FinishReason::StopString).or(ends.map(|finish| match finish {
                 Finish::Stop => FinishReason::EndToken,
                 Finish::Length => FinishReason::Length,
@@ -166,6 +188,7 @@ impl Sequence {
         Finished {
             reason,
             usage: Usage { prompt_tokens: self.n_prompt, completion_tokens },
+            seed: self.sampling.seed,
             draft: self.drafting.as_ref().map(|drafting| drafting.statistics.clone()),
         }
     }

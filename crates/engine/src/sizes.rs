@@ -22,6 +22,8 @@ pub struct Sizes {
     pub prefill_rows: usize,
     /// Drafts of one sequence in a round at most; 0 for an engine without a drafter.
     pub max_drafts: usize,
+    /// Requests may ask for log-probabilities of their prompts: hidden states of all rows of a pass are kept for that.
+    pub score_prompts: bool,
     /// Bytes of K/V at most, enough for one sequence at full context. `None`: what all slots need.
     pub kv_memory: Option<u64>,
 }
@@ -29,7 +31,7 @@ pub struct Sizes {
 impl Sizes {
     /// Sizes for one sequence at a time without drafts.
     pub fn single(context: usize) -> Self {
-        Self { context, n_slots: 1, prefill_rows: 512, max_drafts: 0, kv_memory: None }
+        Self { context, n_slots: 1, prefill_rows: 512, max_drafts: 0, score_prompts: false, kv_memory: None }
     }
 
     /// The limits to load the described model with.
@@ -41,9 +43,11 @@ impl Sizes {
         within("n_slots", self.n_slots, 1, MAX_SIZE)?;
         within("prefill_rows", self.prefill_rows, 1, MAX_SIZE)?;
         within("max_drafts", self.max_drafts, 0, MAX_SIZE)?;
-        let max_wanted = self.n_slots * (1 + self.max_drafts);
+        let verify_rows = self.n_slots * (1 + self.max_drafts);
+        let max_rows = self.prefill_rows + verify_rows;
+        let max_wanted = if self.score_prompts { max_rows } else { verify_rows };
         Ok(Limits {
-            max_rows: self.prefill_rows + max_wanted,
+            max_rows,
             max_wanted,
             logit_rows: max_wanted.min(LOGIT_ROWS),
             n_slots: self.n_slots,
@@ -107,10 +111,13 @@ mod tests {
 
     #[test]
     fn every_slot_has_room_for_its_context() {
-        let sizes = Sizes { context: 1000, n_slots: 3, prefill_rows: 100, max_drafts: 4, kv_memory: None };
+        let sizes = Sizes { n_slots: 3, prefill_rows: 100, max_drafts: 4, ..Sizes::single(1000) };
         let limits = sizes.limits(&description(&[None, Some(128)]), Activation::Bf16).unwrap();
         assert_eq!((limits.max_rows, limits.max_wanted, limits.logit_rows), (115, 15, 15));
         assert_eq!(limits.kv_blocks, [3 * 16, 3 * 5]);
+        let scoring = Sizes { score_prompts: true, ..sizes };
+        let limits = scoring.limits(&description(&[None]), Activation::Bf16).unwrap();
+        assert_eq!((limits.max_wanted, limits.logit_rows), (115, 16));
     }
 
     #[test]
@@ -120,7 +127,7 @@ mod tests {
         assert_eq!(block, 2 * 2 * 8 * 64 * 4);
         let with = |blocks: u64| {
             let kv_memory = Some(blocks * block);
-            let sizes = Sizes { context: 1000, n_slots: 3, prefill_rows: 100, max_drafts: 0, kv_memory };
+            let sizes = Sizes { n_slots: 3, prefill_rows: 100, kv_memory, ..Sizes::single(1000) };
             sizes.limits(&described, Activation::F32).map(|limits| limits.kv_blocks)
         };
         assert_eq!(with(1000).unwrap(), [48, 15]);

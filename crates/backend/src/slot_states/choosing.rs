@@ -257,7 +257,7 @@ mod tests {
         let prompt = ids(&[2, 3, 4, 5]);
         let mut states = states(SlotInit { logprobs, scored: 2..4, ..SlotInit::greedy(prompt, 100) });
         let mut chunk = Pass::builder();
-        chunk.scored(SLOT, 2, false);
+        chunk.scored(SLOT, 2, false, false);
         // After token 3 comes token 4 of the prompt, which these logits do not prefer; the row before is not asked for.
         let report = round(&mut states, &chunk.build(), &[6, 6]);
         let [four] = &report.prompt_logprobs[..] else { panic!("{report:?}") };
@@ -265,7 +265,7 @@ mod tests {
         assert!(four.logprob < four.top[0].1 && report.logprobs.is_empty());
 
         let mut last = Pass::builder();
-        last.scored(SLOT, 2, true);
+        last.scored(SLOT, 2, true, false);
         let report = round(&mut states, &last.build(), &[5, 6]);
         assert_eq!((report.prompt_logprobs.len(), &report.emitted[..]), (1, &ids(&[6])[..]));
         assert_eq!(report.prompt_logprobs[0].logprob, report.prompt_logprobs[0].top[0].1);

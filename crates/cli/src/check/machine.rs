@@ -69,7 +69,7 @@ impl Machine {
     pub(crate) fn pass(&mut self, n_known: usize) -> Result<SlotReport, Failure> {
         self.backend.observer_mut().clear();
         let mut builder = Pass::builder();
-        builder.scored(SLOT, n_known, true);
+        builder.scored(SLOT, n_known, true, false);
         let pass = builder.build();
         self.backend.begin(&pass);
         self.target.forward(&mut self.backend, &pass);

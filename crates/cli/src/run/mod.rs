@@ -218,7 +218,6 @@ fn sizes(args: &Args, requests: &[Request], max_positions: usize) -> Sizes {
         prefill_rows: args
             .prefill_chunk
             .min(requests.iter().map(|request| request.prompt.len()).sum::<usize>().max(1)),
-        max_drafts: 0,
-        kv_memory: None,
+        ..Sizes::single(1)
     }
 }

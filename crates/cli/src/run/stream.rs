@@ -86,7 +86,7 @@ impl Output {
     fn take(&mut self, event: Event, form: Form) -> Result<(), Failure> {
         match &event {
             Event::Prefill { done, .. } => self.read = *done,
-            Event::Token { id, text } => {
+            Event::Token { id, text, .. } => {
                 self.read = self.prompt_tokens;
                 self.clock.token();
                 if form == Form::Text {

@@ -12,7 +12,7 @@ use paceline::{
 
 /// Sizes for a test.
 pub(crate) fn sizes(context: usize, n_slots: usize, prefill_rows: usize, max_drafts: usize) -> Sizes {
-    Sizes { context, n_slots, prefill_rows, max_drafts, kv_memory: None }
+    Sizes { n_slots, prefill_rows, max_drafts, ..Sizes::single(context) }
 }
 
 /// Loads a folder and, with it, its drafter's, which takes part of `sizes` for its drafts.

@@ -67,7 +67,7 @@ pub(crate) fn drafted(prompt: Vec<TokenId>, max_tokens: usize, k: usize) -> Requ
 
 /// Sizes that hold all of the harness's requests.
 pub(crate) fn sizes(context: usize, n_slots: usize, prefill_rows: usize, max_drafts: usize) -> Sizes {
-    Sizes { context, n_slots, prefill_rows, max_drafts, kv_memory: None }
+    Sizes { n_slots, prefill_rows, max_drafts, ..Sizes::single(context) }
 }
 
 /// What plain decoding gives.

@@ -105,7 +105,7 @@ impl Model {
         self.backend.observer_mut().0.clear();
         for part in prompt.chunks(chunk) {
             let mut pass = Pass::builder();
-            pass.scored(SLOT, part.len(), false);
+            pass.scored(SLOT, part.len(), false, false);
             self.pass(&pass.build());
         }
         self.backend.close(SLOT);
