@@ -13,8 +13,8 @@
 use std::cell::Cell;
 
 use super::kernel::{Kernel, Lanes, RowTile, Source};
-use super::layout::TILE;
-use super::product::{PREFETCH, Product};
+use super::layout::{LINE, TILE};
+use super::product::Product;
 use crate::isa::{Amx, Avx512};
 use crate::linear::amx::tiles::{ROW_BYTES, Tiles};
 use crate::numerics::{K_TILE, LANES, PANEL};
@@ -50,6 +50,24 @@ impl AmxKernel {
     }
 }
 
+/// A tile, and the one that will be read after it.
+type Step<'a> = (&'a [u16; TILE], &'a [u16; TILE]);
+
+/// The tiles of a panel of keys, one after the other; `step` panels further the reading goes on.
+#[inline(always)]
+fn along<'a>(k: &'a [&[[u16; TILE]]], panel: usize, step: usize) -> impl Iterator<Item = Step<'a>> {
+    let tiles = k[panel];
+    let after = k.get(panel + step).map_or(&tiles[0], |tiles| &tiles[0]);
+    (0..tiles.len()).map(move |i| (&tiles[i], tiles.get(i + 1).unwrap_or(after)))
+}
+
+/// The tiles of a panel of dims, from each tile of keys one; `step` panels further the reading goes on.
+#[inline(always)]
+fn across<'a>(v: &'a [&[[u16; TILE]]], panel: usize, step: usize) -> impl Iterator<Item = Step<'a>> {
+    let after = v[0].get(panel + step).unwrap_or(&v[0][panel]);
+    (0..v.len()).map(move |i| (&v[i][panel], v.get(i + 1).map_or(after, |tiles| &tiles[panel])))
+}
+
 impl Kernel for AmxKernel {
     type V = Avx512;
     type E = u16;
@@ -68,38 +86,41 @@ impl Kernel for AmxKernel {
         if let [a, b] = tiles {
             let [a, b] = [Product::scores(k, d_tiles, a), Product::scores(k, d_tiles, b)];
             self.configure_two(a.rows, b.rows);
-            for (panel, tiles) in k.iter().enumerate() {
+            for panel in 0..k.len() {
                 // SAFETY: the registers are configured for these rows; the scores of each have this panel, and their
                 // queries a tile for each of the panel's `d_tiles` tiles.
-                unsafe { self.two_by_two(tiles.iter(), Rows::of(a, panel), Rows::of(b, panel), source) };
+                unsafe {
+                    self.two_by_two(along(k, panel, 1), Rows::of(a, panel), Rows::of(b, panel), source)
+                };
             }
             return;
         }
         for tile in tiles {
             let product = Product::scores(k, d_tiles, tile);
             self.configure_one(product.rows);
-            let (pairs, last) = k.as_chunks::<2>();
-            for (pair, [a, b]) in pairs.iter().enumerate() {
-                let tiles = a.iter().zip(*b).map(|(a, b)| [a, b]);
-                // SAFETY: as above; the scores have both panels of the pair.
-                unsafe { self.one_by_four(tiles, Rows::of(product, 2 * pair)) };
+            for panel in (0..k.len() / 2 * 2).step_by(2) {
+                let tiles = along(k, panel, 2).zip(along(k, panel + 1, 2));
+                // SAFETY: as above; the scores have this panel and the next.
+                unsafe { self.one_by_four(tiles, Rows::of(product, panel)) };
             }
-            for tiles in last {
+            if !k.len().is_multiple_of(2) {
+                let last = k.len() - 1;
                 // SAFETY: as above.
-                unsafe { self.one_by_two(tiles.iter(), Rows::of(product, k.len() - 1)) };
+                unsafe { self.one_by_two(along(k, last, 1), Rows::of(product, last)) };
             }
         }
     }
 
     fn values(&self, v: &[&[[u16; TILE]]], d_tiles: usize, tiles: &mut [RowTile<'_, u16>], source: Source) {
-        let panel_of = |panel: usize| v.iter().map(move |v| &v[panel]);
         if let [a, b] = tiles {
             let [a, b] = [Product::values(v, d_tiles, a), Product::values(v, d_tiles, b)];
             self.configure_two(a.rows, b.rows);
             for panel in 0..d_tiles {
                 // SAFETY: the registers are configured for these rows; the values of each have this panel, and their
                 // probabilities a tile for each tile of keys.
-                unsafe { self.two_by_two(panel_of(panel), Rows::of(a, panel), Rows::of(b, panel), source) };
+                unsafe {
+                    self.two_by_two(across(v, panel, 1), Rows::of(a, panel), Rows::of(b, panel), source)
+                };
             }
             return;
         }
@@ -107,13 +128,13 @@ impl Kernel for AmxKernel {
             let product = Product::values(v, d_tiles, tile);
             self.configure_one(product.rows);
             for panel in (0..d_tiles / 2 * 2).step_by(2) {
-                let tiles = panel_of(panel).zip(panel_of(panel + 1)).map(|(a, b)| [a, b]);
+                let tiles = across(v, panel, 2).zip(across(v, panel + 1, 2));
                 // SAFETY: as above; the values have this panel and the next.
                 unsafe { self.one_by_four(tiles, Rows::of(product, panel)) };
             }
             if !d_tiles.is_multiple_of(2) {
                 // SAFETY: as above.
-                unsafe { self.one_by_two(panel_of(d_tiles - 1), Rows::of(product, d_tiles - 1)) };
+                unsafe { self.one_by_two(across(v, d_tiles - 1, 1), Rows::of(product, d_tiles - 1)) };
             }
         }
     }
@@ -151,13 +172,7 @@ impl AmxKernel {
     /// The registers are configured for the rows of `a` and `b`, whose inputs have a tile of `[rows][32]` for each of
     /// `tiles`, and whose results have one.
     #[inline(always)]
-    unsafe fn two_by_two<'a>(
-        &self,
-        tiles: impl Iterator<Item = &'a [u16; TILE]>,
-        a: Rows,
-        b: Rows,
-        source: Source,
-    ) {
+    unsafe fn two_by_two<'a>(&self, tiles: impl Iterator<Item = Step<'a>>, a: Rows, b: Rows, source: Source) {
         let t = &self.tiles;
         // SAFETY: a tile of K or V is two halves of 16 rows of 64 bytes; the rest is the caller's promise.
         unsafe {
@@ -165,9 +180,9 @@ impl AmxKernel {
             t.zero::<1>();
             t.zero::<2>();
             t.zero::<3>();
-            for (i, tile) in tiles.enumerate() {
+            for (i, (tile, next)) in tiles.enumerate() {
                 if source == Source::Memory {
-                    prefetch(tile);
+                    prefetch(next);
                 }
                 t.load::<6, _>(tile.as_ptr(), ROW_BYTES);
                 t.load::<4, _>(a.input(i), ROW_BYTES);
@@ -191,7 +206,7 @@ impl AmxKernel {
     /// The registers are configured for the rows of `a`, whose inputs have a tile of `[rows][32]` for each of `tiles`,
     /// and whose results have two.
     #[inline(always)]
-    unsafe fn one_by_four<'a>(&self, tiles: impl Iterator<Item = [&'a [u16; TILE]; 2]>, a: Rows) {
+    unsafe fn one_by_four<'a>(&self, tiles: impl Iterator<Item = (Step<'a>, Step<'a>)>, a: Rows) {
         let t = &self.tiles;
         // SAFETY: as in `two_by_two`.
         unsafe {
@@ -199,9 +214,9 @@ impl AmxKernel {
             t.zero::<1>();
             t.zero::<2>();
             t.zero::<3>();
-            for (i, [first, second]) in tiles.enumerate() {
-                prefetch(first);
-                prefetch(second);
+            for (i, ((first, after_first), (second, after_second))) in tiles.enumerate() {
+                prefetch(after_first);
+                prefetch(after_second);
                 t.load::<4, _>(a.input(i), ROW_BYTES);
                 t.load::<5, _>(first.as_ptr(), ROW_BYTES);
                 t.multiply::<0, 4, 5>();
@@ -225,14 +240,14 @@ impl AmxKernel {
     /// # Safety
     /// As [`AmxKernel::one_by_four`], with one tile of results.
     #[inline(always)]
-    unsafe fn one_by_two<'a>(&self, tiles: impl Iterator<Item = &'a [u16; TILE]>, a: Rows) {
+    unsafe fn one_by_two<'a>(&self, tiles: impl Iterator<Item = Step<'a>>, a: Rows) {
         let t = &self.tiles;
         // SAFETY: as in `two_by_two`.
         unsafe {
             t.zero::<0>();
             t.zero::<1>();
-            for (i, tile) in tiles.enumerate() {
-                prefetch(tile);
+            for (i, (tile, next)) in tiles.enumerate() {
+                prefetch(next);
                 t.load::<4, _>(a.input(i), ROW_BYTES);
                 t.load::<5, _>(tile.as_ptr(), ROW_BYTES);
                 t.multiply::<0, 4, 5>();
@@ -245,13 +260,12 @@ impl AmxKernel {
     }
 }
 
-/// Fetches the tile that stands behind this one.
+/// Fetches a tile.
 #[inline(always)]
 fn prefetch(tile: &[u16; TILE]) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    for line in (0..TILE * size_of::<u16>()).step_by(ROW_BYTES) {
-        let ahead = tile.as_ptr().wrapping_byte_add(PREFETCH + line);
+    for line in tile.as_chunks::<LINE>().0 {
         // SAFETY: a prefetch is a hint that never faults; SSE is part of x86-64.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
     }
 }

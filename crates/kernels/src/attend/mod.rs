@@ -151,13 +151,13 @@ pub fn attend(
         #[cfg(target_arch = "x86_64")]
         if let (Some(amx), Some(v)) = (isa.amx(), isa.avx512()) {
             // SAFETY: the token proves AVX-512 F, BW, DQ and VL, and with them AVX2 and FMA.
-            return run(team, scratch, call, tiles, |call, unit, memory| unsafe {
-                unit_amx(amx, v, call, unit, memory);
+            return run(team, scratch, call, tiles, |call, units, memory| unsafe {
+                units_amx(amx, v, call, units, memory);
             });
         }
-        run(team, scratch, call, tiles, |call, unit, memory| unit_bf16(isa, call, unit, memory));
+        run(team, scratch, call, tiles, |call, units, memory| units_bf16(isa, call, units, memory));
     } else if let Some(tiles) = layer.store.tiles::<f32>() {
-        run(team, scratch, call, tiles, |call, unit, memory| unit_f32(isa, call, unit, memory));
+        run(team, scratch, call, tiles, |call, units, memory| units_f32(isa, call, units, memory));
     }
 }
 
@@ -169,7 +169,7 @@ struct AttendCall<'a> {
     out: RowsMut<'a>,
 }
 
-/// Memory of the thread that does a unit.
+/// Memory of the thread that does some units.
 struct Memory<'a> {
     wide: &'a mut [f32],
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
@@ -183,7 +183,7 @@ fn run<E: Element>(
     scratch: &mut AttendScratch,
     call: AttendCall<'_>,
     tiles: &[[E; TILE]],
-    do_unit: impl Fn(&Call<'_, E>, &Unit, Memory<'_>) + Sync,
+    do_units: impl Fn(&Call<'_, E>, &[Unit], Memory<'_>) + Sync,
 ) {
     let AttendCall { layer, rows, q, out } = call;
     let (layout, n_blocks) = (layer.store.layout(), layer.store.n_blocks());
@@ -208,11 +208,11 @@ fn run<E: Element>(
     };
     let (wide, narrow) = (Disjoint::new(&mut scratch.wide), Disjoint::new(&mut scratch.narrow));
     let results = Disjoint::new(&mut scratch.results);
-    let units = &scratch.plan.units;
-    team.run(units.len(), |thread, unit| {
+    let (units, per_chunk) = (&scratch.plan.units, scratch.plan.chunk);
+    team.run(units.len().div_ceil(per_chunk), |thread, chunk| {
         let (rows_len, results_len) =
             (Workspace::<E>::rows_len(d_tiles), Workspace::<E>::results_len(d_tiles));
-        // SAFETY: this thread's own memory; a thread does one unit at a time.
+        // SAFETY: this thread's own memory; a thread does one chunk at a time.
         let memory = unsafe {
             Memory {
                 wide: wide.slice_mut(thread * rows_len, rows_len),
@@ -220,26 +220,31 @@ fn run<E: Element>(
                 results: results.slice_mut(thread * results_len, results_len),
             }
         };
-        do_unit(&call, &units[unit], memory);
+        do_units(&call, &units[chunk * per_chunk..][..per_chunk], memory);
     });
 }
 
 per_level! {
-    fn unit_bf16(call: &Call<'_, u16>, unit: &Unit, memory: Memory<'_>) = unit_of;
+    fn units_bf16(call: &Call<'_, u16>, units: &[Unit], memory: Memory<'_>) = units_of;
 }
 per_level! {
-    fn unit_f32(call: &Call<'_, f32>, unit: &Unit, memory: Memory<'_>) = unit_of;
+    fn units_f32(call: &Call<'_, f32>, units: &[Unit], memory: Memory<'_>) = units_of;
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-fn unit_amx(amx: Amx, v: Avx512, call: &Call<'_, u16>, unit: &Unit, memory: Memory<'_>) {
-    let work = Workspace::new(memory.narrow, memory.results, call.d_tiles);
-    unit::run(&amx::AmxKernel::new(amx, v), call, unit, work);
+fn units_amx(amx: Amx, v: Avx512, call: &Call<'_, u16>, units: &[Unit], memory: Memory<'_>) {
+    let mut work = Workspace::new(memory.narrow, memory.results, call.d_tiles);
+    let kernel = amx::AmxKernel::new(amx, v);
+    for unit in units {
+        unit::run(&kernel, call, unit, &mut work);
+    }
 }
 
 #[inline(always)]
-fn unit_of<V: Multiply, E: Element>(v: V, call: &Call<'_, E>, unit: &Unit, memory: Memory<'_>) {
-    let work = Workspace::new(memory.wide, memory.results, call.d_tiles);
-    unit::run(&Fma::new(v), call, unit, work);
+fn units_of<V: Multiply, E: Element>(v: V, call: &Call<'_, E>, units: &[Unit], memory: Memory<'_>) {
+    let mut work = Workspace::new(memory.wide, memory.results, call.d_tiles);
+    for unit in units {
+        unit::run(&Fma::new(v), call, unit, &mut work);
+    }
 }

@@ -33,6 +33,10 @@ pub(super) fn most_tiles(d_tiles: usize) -> usize {
 /// Keys and values of less than this many bytes are not worth a unit of their own.
 const MIN_UNIT_BYTES: usize = 128 << 10;
 
+/// A call that reads less than this many bytes, those for several tiles counted as often, is left to its caller: waking
+/// another thread and waiting for it costs as much.
+const MIN_SHARED_BYTES: usize = 144 << 10;
+
 /// Pairs of rows and query heads that read the same K/V head of the same sequence.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
@@ -92,6 +96,8 @@ pub(super) struct Plan {
     pub(super) units: Vec<Unit>,
     /// For each item, units that are not finished.
     pub(super) waiting: Vec<AtomicU32>,
+    /// Units that a thread takes in one go.
+    pub(super) chunk: usize,
 }
 
 /// What a plan depends on beside the rows.
@@ -161,15 +167,17 @@ impl Plan {
 
     /// Decides which items are cut, and makes the units.
     fn cut(&mut self, shape: Shape) {
+        let key_bytes = shape.layout.layer_block_bytes() / shape.layout.kv_heads / KV_BLOCK;
+        let keys: usize = self.items.iter().map(|item| item.keys.len() * item.tiles()).sum();
+        let threads = if keys * key_bytes < MIN_SHARED_BYTES { 1 } else { shape.threads };
         let work: usize = self.items.iter().map(Item::work).sum();
-        let pieces = if self.items.len().is_multiple_of(shape.threads) { 1 } else { 4 };
-        let split_bytes = shape.layout.layer_block_bytes() / shape.layout.kv_heads * (SPLIT / KV_BLOCK);
-        let target = (work / (pieces * shape.threads)).max(MIN_UNIT_BYTES / split_bytes).max(1);
+        let pieces = if self.items.len().is_multiple_of(threads) { 1 } else { 4 };
+        let target = (work / (pieces * threads)).max(MIN_UNIT_BYTES / (key_bytes * SPLIT)).max(1);
         let mut free = shape.slots;
         let mut first_slot = 0;
         for (index, item) in self.items.iter_mut().enumerate() {
             let pieces = item.work().div_ceil(target);
-            let grain = if shape.threads == 1 { None } else { grain(item, pieces, free) };
+            let grain = if threads == 1 { None } else { grain(item, pieces, free) };
             item.cut = grain.map(|grain| Cut { grain, first_slot });
             let Some(grain) = grain else {
                 self.units.push(Unit { item: index, grains: 0..0 });
@@ -185,6 +193,7 @@ impl Plan {
             let end = grains.end;
             self.units.extend(units.map(|g| Unit { item: index, grains: g..(g + per_unit).min(end) }));
         }
+        self.chunk = if threads == 1 { self.units.len().max(1) } else { 1 };
     }
 }
 

@@ -101,11 +101,11 @@ impl<'a, X> Workspace<'a, X> {
 
 /// Does a unit.
 #[inline(always)]
-pub(super) fn run<K: Kernel>(kernel: &K, call: &Call<'_, K::E>, unit: &Unit, work: Workspace<'_, K::X>) {
+pub(super) fn run<K: Kernel>(kernel: &K, call: &Call<'_, K::E>, unit: &Unit, work: &mut Workspace<'_, K::X>) {
     let item = &call.items[unit.item];
     let worker = Worker { kernel, call, item, part_len: Part::len(call.d_tiles) };
     let (of_span, of_all) = work.parts.split_at_mut(item.tiles() * worker.part_len);
-    let mut work = TileWork { q: work.q, p: work.p, s: work.s, o: work.o };
+    let mut work = TileWork { q: &mut *work.q, p: &mut *work.p, s: &mut *work.s, o: &mut *work.o };
     for tile in 0..item.tiles() {
         worker.load_queries(tile, work.q);
     }
