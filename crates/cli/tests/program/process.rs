@@ -55,8 +55,13 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 
 /// A copy of an oracle folder that a test may change.
 pub(crate) fn copy_of(name: &str) -> TempDir {
+    copy_of_folder(&oracle(name))
+}
+
+/// A copy of a folder of files that a test may change.
+pub(crate) fn copy_of_folder(folder: &Path) -> TempDir {
     let copy = tempfile::tempdir().expect("a temporary folder");
-    for entry in fs::read_dir(oracle(name)).expect("the oracle folder is there") {
+    for entry in fs::read_dir(folder).expect("the folder is there") {
         let path = entry.expect("a readable entry").path();
         let to = copy.path().join(path.file_name().expect("an entry has a name"));
         fs::write(to, fs::read(&path).expect("a readable file")).expect("a writable copy");

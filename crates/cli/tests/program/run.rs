@@ -6,8 +6,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use tempfile::TempDir;
 
-use crate::process::{error_line, oracle, paceline, refuses, stdout, text, with_stdin};
+use crate::process::{
+    copy_of, copy_of_folder, error_line, oracle, paceline, refuses, root, stdout, text, with_stdin,
+};
 
 const FOX: &str = "Tell me a short story about a fox.";
 
@@ -250,6 +253,56 @@ fn bad_prompts_from_outside_are_refused() {
         fs::write(&file, lines).unwrap();
         refuses(run(&["--prompts-file"]).arg(&file), 2, &[words]);
     }
+}
+
+/// A copy of the built-in model's folder with some files replaced.
+fn tiny_with(files: &[(&str, &str)]) -> TempDir {
+    let copy = copy_of_folder(&root().join("assets/tiny-gemma4"));
+    for (name, text) in files {
+        fs::write(copy.path().join(name), text).unwrap();
+    }
+    copy
+}
+
+#[test]
+fn templates_that_raise_loop_or_are_wrong_are_refused() {
+    for (template, words) in [
+        ("{{ raise_exception('no users here') }}", "no users here"),
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "steps"),
+        ("{% if %}", "chat_template.jinja"),
+    ] {
+        let folder = tiny_with(&[("chat_template.jinja", template)]);
+        refuses(&mut run_in(folder.path(), &["-p", "x"]), 2, &[words]);
+        assert!(stdout(&mut run_in(folder.path(), &["-p", "x", "--raw", "-n", "1"])).ends_with('\n'));
+    }
+}
+
+#[test]
+fn a_model_without_template_says_that_it_uses_the_prompt_as_it_is() {
+    let folder = tiny_with(&[]);
+    fs::remove_file(folder.path().join("chat_template.jinja")).unwrap();
+    let output = run_in(folder.path(), &["-p", "Once", "-n", "3"]).output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(text(&output.stderr).lines().count(), 1);
+    assert!(text(&output.stderr).starts_with("note: the model has no chat template"), "{output:?}");
+    assert_eq!(text(&output.stdout), stdout(&mut run_in(folder.path(), &["-p", "Once", "-n", "3", "--raw"])));
+}
+
+#[test]
+fn tokenizers_of_other_models_are_refused() {
+    let folder = copy_of("gemma4_dense");
+    fs::copy(root().join("assets/tiny-gemma4/tokenizer.json"), folder.path().join("tokenizer.json")).unwrap();
+    refuses(&mut run_in(folder.path(), &["--token-ids", "2,3"]), 2, &["tokenizer.json", "4096", "320"]);
+    fs::write(folder.path().join("tokenizer.json"), "{}").unwrap();
+    refuses(&mut run_in(folder.path(), &["--token-ids", "2,3"]), 2, &["tokenizer.json"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn arguments_that_are_no_text_are_refused() {
+    use std::os::unix::ffi::OsStrExt;
+    let prompt = std::ffi::OsStr::from_bytes(b"caf\xe9");
+    refuses(run(&["-p"]).arg(prompt), 2, &["UTF-8"]);
 }
 
 #[test]
