@@ -4,23 +4,28 @@ use paceline_checkpoint::ModelFolder;
 
 use crate::failure::Failure;
 
+#[cfg(feature = "tiny")]
+macro_rules! files {
+    ($folder:literal: $($name:literal),+) => {
+        [$(($name, &include_bytes!(concat!("../../../assets/", $folder, "/", $name))[..])),+]
+    };
+}
+
 /// The built-in tiny Gemma 4.
 #[cfg(feature = "tiny")]
 pub(crate) fn tiny() -> Result<ModelFolder, Failure> {
-    macro_rules! file {
-        ($name:literal) => {
-            ($name, &include_bytes!(concat!("../../../assets/tiny-gemma4/", $name))[..])
-        };
-    }
-    let files = [
-        file!("config.json"),
-        file!("generation_config.json"),
-        file!("model.safetensors"),
-        file!("tokenizer.json"),
-        file!("tokenizer_config.json"),
-        file!("chat_template.jinja"),
-    ];
+    let files = files!(
+        "tiny-gemma4": "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+        "tokenizer_config.json", "chat_template.jinja"
+    );
     Ok(ModelFolder::from_files("(built-in tiny-gemma4)", files)?)
+}
+
+/// Its assistant.
+#[cfg(feature = "tiny")]
+pub(crate) fn tiny_assistant() -> Result<ModelFolder, Failure> {
+    let files = files!("tiny-gemma4-assistant": "config.json", "generation_config.json", "model.safetensors");
+    Ok(ModelFolder::from_files("(built-in tiny-gemma4-assistant)", files)?)
 }
 
 /// There is none in this build.
@@ -28,5 +33,13 @@ pub(crate) fn tiny() -> Result<ModelFolder, Failure> {
 pub(crate) fn tiny() -> Result<ModelFolder, Failure> {
     Err(Failure::bad_input(
         "no MODEL is given, and this program was built without the built-in one; give the folder of a model",
+    ))
+}
+
+/// There is none in this build.
+#[cfg(not(feature = "tiny"))]
+pub(crate) fn tiny_assistant() -> Result<ModelFolder, Failure> {
+    Err(Failure::bad_input(
+        "--draft tiny: this program was built without the built-in models; give the folder of an assistant",
     ))
 }

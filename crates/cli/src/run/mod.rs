@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::ArgGroup;
-use paceline::{Inexact, LoadOptions, ModelFolder, Request, Sizes, TokenId, Tokenizer};
+use paceline::drafters::AssistantConventions;
+use paceline::{DraftOptions, Inexact, LoadOptions, ModelFolder, Request, Sizes, TokenId, Tokenizer};
 
+use crate::builtin;
 use crate::chat_prompt::PromptEncoder;
 use crate::failure::Failure;
 use crate::model::{self, ActivationArg, ThreadsArg};
@@ -60,9 +62,12 @@ pub(crate) struct Args {
     /// Randomness; only 0, the most likely token each time, is supported yet
     #[arg(long, value_name = "T", default_value = "0", value_parser = parse_temperature, allow_negative_numbers = true)]
     temperature: Greedy,
-    /// Drafter; only `none` is supported yet
-    #[arg(long, value_name = "D", default_value = "none", value_parser = parse_draft)]
-    draft: PlainDecoding,
+    /// Drafter: folder of an assistant, `tiny` for the built-in model's, or `none`. Changes the speed, never the text
+    #[arg(long, value_name = "D", value_parser = parse_draft)]
+    draft: Option<Draft>,
+    /// Drafts of a round, or `auto` for what the drafter suggests
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = parse_draft_tokens, requires = "draft")]
+    draft_tokens: DraftTokens,
     /// Type of the activations
     #[arg(long, value_name = "TYPE", value_enum, default_value = "bf16")]
     activations: ActivationArg,
@@ -83,9 +88,20 @@ pub(crate) struct Args {
 #[derive(Clone, Copy, Debug)]
 struct Greedy;
 
-/// The only way of drafting there is: not at all.
-#[derive(Clone, Copy, Debug)]
-struct PlainDecoding;
+/// Who drafts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Draft {
+    /// Nobody: plain decoding.
+    None,
+    /// The assistant of the built-in model.
+    Tiny,
+    /// The assistant in a folder.
+    Folder(PathBuf),
+}
+
+/// Drafts of a round; `None` leaves it to the drafter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct DraftTokens(Option<usize>);
 
 fn parse_temperature(word: &str) -> Result<Greedy, String> {
     match word.parse::<f64>() {
@@ -97,16 +113,26 @@ fn parse_temperature(word: &str) -> Result<Greedy, String> {
     }
 }
 
-fn parse_draft(word: &str) -> Result<PlainDecoding, String> {
+fn parse_draft(word: &str) -> Result<Draft, String> {
     match word {
-        "none" => Ok(PlainDecoding),
-        _ => Err("drafters are not supported yet; expected `none`".to_owned()),
+        "" => Err("expected a folder, `tiny` or `none`".to_owned()),
+        "none" => Ok(Draft::None),
+        "tiny" => Ok(Draft::Tiny),
+        path => Ok(Draft::Folder(path.into())),
+    }
+}
+
+fn parse_draft_tokens(word: &str) -> Result<DraftTokens, String> {
+    match (word, word.parse()) {
+        ("auto", _) => Ok(DraftTokens(None)),
+        (_, Ok(n)) => Ok(DraftTokens(Some(n))),
+        _ => Err("expected a whole number or `auto`".to_owned()),
     }
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
-    let (Greedy, PlainDecoding) = (args.temperature, args.draft);
+    let Greedy = args.temperature;
     let (place, source) = place_and_source(&args)?;
     let prompts = source.read()?;
     let folder = model::open(place.as_deref())?;
@@ -115,6 +141,16 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let tokenizer = tokenizer(&folder, description.vocab_size)?;
     let requests = requests(&args, &folder, tokenizer.as_deref(), prompts)?;
     let sizes = sizes(&args, &requests, description.max_positions);
+    let drafter = match &args.draft {
+        None | Some(Draft::None) => None,
+        Some(Draft::Tiny) => Some(builtin::tiny_assistant()?),
+        Some(Draft::Folder(path)) => Some(ModelFolder::open(path)?),
+    };
+    let draft = drafter.as_ref().map(|folder| DraftOptions {
+        folder,
+        tokens_per_round: args.draft_tokens.0,
+        assistant: AssistantConventions::default(),
+    });
     let start = Instant::now();
     let progress = Progress::new("loading layers", description.n_layers);
     let options = LoadOptions {
@@ -123,7 +159,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         activation: args.activations.into(),
         sizes,
         inexact: Inexact::Refuse,
-        draft: None,
+        draft,
         tokenizer,
         progress: &mut |layers, _of| progress.set(layers),
     };

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write};
 
-use paceline::{Completion, Engine, Event, Request, RequestId, TokenId};
+use paceline::{Completion, DraftStatistics, Engine, Event, Request, RequestId, TokenId};
 
 use super::report::{Clock, Report, RunFacts, speed};
-use crate::failure::Failure;
+use crate::failure::{Failure, one_line};
 use crate::progress::Progress;
 
 /// Prompts longer than this show how far they are read.
@@ -124,9 +124,22 @@ impl Output {
                 if !self.completion.text.as_ref().is_some_and(|text| text.ends_with('\n')) {
                     write("\n")?;
                 }
+                self.note_drafting();
                 self.summarise(&facts());
                 Ok(())
             }
+        }
+    }
+
+    fn drafting(&self) -> Option<&DraftStatistics> {
+        self.completion.finished.as_ref()?.draft.as_ref()
+    }
+
+    /// Says why drafting that was asked for did not happen or stopped.
+    fn note_drafting(&self) {
+        if let Some(reason) = self.drafting().and_then(|draft| draft.inactive_reason.as_ref()) {
+            // A note that cannot be written changes nothing.
+            let _ = writeln!(io::stderr(), "note: drafting is not active: {}", one_line(reason));
         }
     }
 
@@ -140,10 +153,20 @@ impl Output {
             Some(speed) => format!(", {speed:.1} tokens/s"),
             None => String::new(),
         };
+        let drafts = match self.drafting() {
+            Some(draft) => {
+                let per_round = draft.tokens_per_round();
+                format!(
+                    ", {} of {} drafts accepted, {per_round:.2} tokens a round",
+                    draft.accepted, draft.drafted
+                )
+            }
+            None => String::new(),
+        };
         // A summary that cannot be written changes nothing.
         let _ = writeln!(
             io::stderr(),
-            "[prompt {} tokens, output {n_tokens} tokens{speed}, level {}]",
+            "[prompt {} tokens, output {n_tokens} tokens{speed}{drafts}, level {}]",
             self.prompt_tokens,
             facts.level
         );

@@ -207,7 +207,7 @@ fn a_reader_that_goes_is_no_failure() {
 #[test]
 fn bad_arguments_are_refused() {
     let long = "2,".repeat(3000) + "2";
-    let cases: [(&[&str], &[&str]); 20] = [
+    let cases: [(&[&str], &[&str]); 23] = [
         (&[], &["no prompt", "-p TEXT"]),
         (&["-p", ""], &["prompt is empty"]),
         (&["--token-ids", ""], &["--token-ids", "empty"]),
@@ -222,7 +222,10 @@ fn bad_arguments_are_refused() {
         (&["-p", "x", "--temperature", "-1"], &["--temperature", "at least 0"]),
         (&["-p", "x", "--temperature", "nan"], &["--temperature", "at least 0"]),
         (&["-p", "x", "--temperature", "0.7"], &["--temperature", "not supported yet"]),
-        (&["-p", "x", "--draft", "tiny"], &["--draft", "`none`"]),
+        (&["-p", "x", "--draft", ""], &["--draft"]),
+        (&["-p", "x", "--draft-tokens", "3"], &["--draft"]),
+        (&["-p", "x", "--draft", "tiny", "--draft-tokens", "few"], &["--draft-tokens", "few"]),
+        (&["-p", "x", "--draft", "tiny", "--draft-tokens", "100000"], &["100000", "at most"]),
         (&["-p", "x", "--stop", ""], &["stop string 0"]),
         (&["-p", "x", "--threads", "0"], &["--threads"]),
         (&["-p", "x", "--prefill-chunk", "0"], &["--prefill-chunk"]),
@@ -308,4 +311,41 @@ fn arguments_that_are_no_text_are_refused() {
 #[test]
 fn levels_that_are_not_there_are_refused() {
     refuses(run(&["-p", "x"]).env("PACELINE_ISA", "sse9"), 2, &["PACELINE_ISA", "sse9", "avx2"]);
+}
+
+#[test]
+fn drafting_changes_the_statistics_and_not_the_text() {
+    let plain = one(&mut run(&["-p", FOX, "-n", "60", "--draft", "none"]));
+    for k in ["auto", "0", "1", "5"] {
+        let mut drafted = one(&mut run(&["-p", FOX, "-n", "60", "--draft", "tiny", "--draft-tokens", k]));
+        for field in ["token_ids", "text", "finish_reason", "prompt_tokens"] {
+            assert_eq!(drafted[field], plain[field], "{k} drafts: {field}");
+        }
+        let draft = drafted["draft"].take();
+        let number = |field: &str| draft[field].as_u64().unwrap_or_else(|| panic!("{field} in {draft}"));
+        let list = |field: &str| -> u64 {
+            draft[field].as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).sum()
+        };
+        assert_eq!((&draft["kind"], &draft["inactive_reason"]), (&"assistant".into(), &Value::Null));
+        assert_eq!(list("accepted_by_position"), number("accepted"), "{draft}");
+        assert_eq!(list("accepted_per_round"), number("accepted"), "{draft}");
+        assert_eq!(draft["accepted_per_round"].as_array().unwrap().len() as u64, number("rounds"), "{draft}");
+        assert_eq!(k != "0", number("accepted") > 0 && number("drafted") >= number("accepted"), "{draft}");
+        assert_eq!(k != "0", draft["tokens_per_round"].as_f64().unwrap() > 1.0, "{draft}");
+    }
+}
+
+#[test]
+fn drafters_that_do_not_fit_are_refused() {
+    let with = |target: &str, drafter: &Path| {
+        let mut command = run_in(&oracle(target), &["--token-ids", "2,3,4", "-n", "4", "--draft"]);
+        command.arg(drafter);
+        command
+    };
+    refuses(&mut with("gemma4_e", Path::new("/nonexistent/drafter")), 2, &["/nonexistent/drafter"]);
+    refuses(&mut with("gemma4_e", &oracle("gemma4_e")), 2, &["is not a drafter", "gemma4_text"]);
+    for (target, drafter) in [("gemma4_dense", "gemma4_e_assistant"), ("gemma3", "gemma4_e_assistant")] {
+        refuses(&mut with(target, &oracle(drafter)), 2, &["config.json"]);
+    }
+    refuses(&mut with("gemma4_e", Path::new("tiny")), 2, &["tiny-gemma4-assistant"]);
 }
