@@ -10,6 +10,8 @@ fn help_says_what_there_is() {
         ("inspect", include_str!("snapshots/inspect.txt")),
         ("check", include_str!("snapshots/check.txt")),
         ("render", include_str!("snapshots/render.txt")),
+        ("bench", include_str!("snapshots/bench.txt")),
+        ("bench", include_str!("snapshots/bench.txt")),
     ];
     for (subcommand, page) in pages {
         assert_eq!(stdout(paceline().args([subcommand, "-h"])), page);

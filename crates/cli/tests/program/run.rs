@@ -326,7 +326,8 @@ fn drafting_changes_the_statistics_and_not_the_text() {
         let list = |field: &str| -> u64 {
             draft[field].as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).sum()
         };
-        assert_eq!((&draft["kind"], &draft["inactive_reason"]), (&"assistant".into(), &Value::Null));
+        assert_eq!(draft["kind"], "assistant");
+        assert_eq!(draft["inactive_reason"].is_null(), k != "0", "{draft}");
         assert_eq!(list("accepted_by_position"), number("accepted"), "{draft}");
         assert_eq!(list("accepted_per_round"), number("accepted"), "{draft}");
         assert_eq!(draft["accepted_per_round"].as_array().unwrap().len() as u64, number("rounds"), "{draft}");

@@ -1,6 +1,6 @@
 //! Elementary functions: one sequence of IEEE operations for all levels.
 //!
-//! The f32 functions are written once over [`Arith`]; a vector lane and the plain `f32` form are the same bits. Largest
+//! The f32 functions are written once over `Arith`; a vector lane and the plain `f32` form are the same bits. Largest
 //! errors found against a float64 oracle (the tests fail above the bound):
 //!
 //! | function | domain | error |
