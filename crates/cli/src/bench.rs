@@ -105,7 +105,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 texts.push(answer.token_ids);
             }
             if texts.windows(2).any(|pair| pair[0] != pair[1]) {
-                return Err(Failure::failed(format!("prompt {index}: the drafted text differs from the plain one")));
+                return Err(Failure::failed(format!(
+                    "prompt {index}: the drafted text differs from the plain one"
+                )));
             }
         }
     }
@@ -210,7 +212,9 @@ impl Table {
     fn render(&self, engine: &Engine, folder: &ModelFolder) -> String {
         let info = engine.backend_info();
         let mut text = format!("{}: {info}\n", folder.origin().display());
-        for (way, name) in ["plain", "drafted"].into_iter().enumerate().filter(|(way, _)| self.passes[*way] > 0) {
+        for (way, name) in
+            ["plain", "drafted"].into_iter().enumerate().filter(|(way, _)| self.passes[*way] > 0)
+        {
             let (rate, prompt) = (Spread::of(&self.rates[way]), Spread::of(&self.prompt_ms[way]));
             let per_pass = self.tokens[way] as f64 / self.passes[way] as f64;
             text += &format!(

@@ -24,7 +24,6 @@ const MOST_REPETITION: f32 = 1e3;
 /// Rules and filters apply in a fixed order: suppressed and allowed tokens and the minimum; bias; repetition penalty; presence and
 /// frequency penalties; temperature; top-k; top-p; min-p; typical-p. Filters say nothing at temperature 0, all the rest holds there too.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub struct SamplingOptions {
     /// 0 is greedy; otherwise tokens are drawn from the softmax of logits over temperature.
     pub temperature: f32,

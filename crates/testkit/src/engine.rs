@@ -51,14 +51,20 @@ impl ToyDrafter {
 pub fn toy_engine(model: &ToyModel, sizes: Sizes, drafter: &ToyDrafter, suppress: &[TokenId]) -> Engine {
     let mut suppressed: Vec<u32> = suppress.iter().map(|token| token.0).collect();
     suppressed.sort_unstable();
-    toy_engine_for(model, sizes, drafter, &Sampling { suppressed, ..Sampling::default() })
+    toy_engine_for(model, sizes, drafter, suppress, &Sampling { suppressed, ..Sampling::default() })
 }
 
-/// [`toy_engine`] for requests that all ask for `sampling`: that is what a [`NastyDrafter`] knows of them.
+/// [`toy_engine`] for requests that ask for `sampling`: that is what a [`NastyDrafter`] takes them to ask for.
 ///
 /// # Panics
 /// If the sizes do not fit the toy.
-pub fn toy_engine_for(model: &ToyModel, sizes: Sizes, drafter: &ToyDrafter, sampling: &Sampling) -> Engine {
+pub fn toy_engine_for(
+    model: &ToyModel,
+    sizes: Sizes,
+    drafter: &ToyDrafter,
+    suppress: &[TokenId],
+    sampling: &Sampling,
+) -> Engine {
     let limits = sizes.limits(&ToyTarget::description_of(model), Activation::F32).expect("sizes that fit");
     let mut backend = ToyBackend::new(model);
     let target = ToyTarget::load(model, &mut backend, &limits).expect("the toy has memory");
@@ -69,7 +75,7 @@ pub fn toy_engine_for(model: &ToyModel, sizes: Sizes, drafter: &ToyDrafter, samp
         drafter,
         sizes,
         end_tokens: vec![TEXT_END],
-        suppress: sampling.suppressed.iter().map(|&id| TokenId(id)).collect(),
+        suppress: suppress.to_vec(),
         text: Some(Arc::new(ToyDecoder)),
     })
     .expect("parts that fit")

@@ -1,6 +1,5 @@
 //! `paceline run`: generates text.
 
-
 mod report;
 mod stream;
 

@@ -2,5 +2,6 @@
 
 mod bad_input;
 mod oracles;
+mod sampled;
 mod setup;
 mod tiny;

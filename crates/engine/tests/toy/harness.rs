@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use paceline::{
-    Completion, DraftStatistics, Engine, Event, FinishReason, Request, RequestId, Sizes, TokenId,
+    Completion, DraftStatistics, Engine, Event, FinishReason, Request, RequestId, SamplingOptions, Sizes,
+    TokenId,
 };
-use paceline_backend::Sampling;
+use paceline_backend::{Filters, Penalties, Sampling};
 use paceline_testkit::{Nasty, TEXT_END, ToyDrafter, ToyModel, ToyText, toy_engine_for, toy_text};
 
 /// A run of several requests.
@@ -15,6 +16,8 @@ pub(crate) struct Case {
     pub(crate) sizes: Sizes,
     pub(crate) drafter: ToyDrafter,
     pub(crate) suppress: Vec<TokenId>,
+    /// What a nasty drafter takes all requests to ask for; `None`: what the first one asks for.
+    pub(crate) known: Option<Sampling>,
     /// Step before which each request arrives.
     pub(crate) requests: Vec<(usize, Request)>,
     /// Every so many of the first 200 steps one running request is preempted.
@@ -30,20 +33,50 @@ impl Case {
             sizes,
             drafter,
             suppress: Vec::new(),
+            known: None,
             requests: requests.into_iter().map(|request| (0, request)).collect(),
             preempt_every: None,
             cancel: Vec::new(),
         }
     }
 
-    fn sampling(&self) -> Sampling {
-        let mut suppressed: Vec<u32> = self.suppress.iter().map(|token| token.0).collect();
-        suppressed.sort_unstable();
-        Sampling { suppressed, ..Sampling::default() }
+    /// The rules of one request.
+    pub(crate) fn sampling_of(&self, request: &Request) -> Sampling {
+        let SamplingOptions { logit_bias, suppress, allowed, .. } = &request.sampling;
+        let ids = |tokens: &[TokenId]| {
+            let mut ids: Vec<u32> = tokens.iter().map(|token| token.0).collect();
+            ids.sort_unstable();
+            ids
+        };
+        let mut logit_bias: Vec<_> = logit_bias.iter().map(|(token, bias)| (token.0, *bias)).collect();
+        logit_bias.sort_unstable_by_key(|(token, _)| *token);
+        let options = &request.sampling;
+        Sampling {
+            temperature: options.temperature,
+            filters: Filters {
+                top_k: options.top_k,
+                top_p: options.top_p,
+                min_p: options.min_p,
+                typical_p: options.typical_p,
+            },
+            penalties: Penalties {
+                repetition: options.repetition_penalty,
+                presence: options.presence_penalty,
+                frequency: options.frequency_penalty,
+            },
+            logit_bias,
+            suppressed: ids(&[&self.suppress[..], suppress].concat()),
+            allowed: allowed.as_deref().map(ids),
+            min_tokens: options.min_tokens,
+            seed: options.seed.unwrap_or(0),
+            choice: request.choice,
+        }
     }
 
     pub(crate) fn engine(&self) -> Engine {
-        toy_engine_for(&self.model, self.sizes, &self.drafter, &self.sampling())
+        let first = || self.requests.first().map(|(_, first)| self.sampling_of(first));
+        let known = self.known.clone().or_else(first).unwrap_or_default();
+        toy_engine_for(&self.model, self.sizes, &self.drafter, &self.suppress, &known)
     }
 }
 
@@ -51,6 +84,11 @@ impl Case {
 pub(crate) fn statistics(completions: &[Option<Completion>]) -> Vec<&DraftStatistics> {
     let finished = completions.iter().flatten().filter_map(|completion| completion.finished.as_ref());
     finished.filter_map(|finished| finished.draft.as_ref()).collect()
+}
+
+/// A toy of which sampling sees more than the largest logit: habits are 4 above the others, which spread over 4.
+pub(crate) fn soft_toy() -> ToyModel {
+    ToyModel { scale: 1.0 / (1 << 22) as f32, ..ToyModel::default() }
 }
 
 /// A drafter without limits by round.
@@ -80,11 +118,13 @@ pub(crate) struct Plain {
 /// Decodes a request plainly, with the toy's definition and string search alone.
 pub(crate) fn plain(case: &Case, request: &Request) -> Plain {
     let limit = request.prompt.len().saturating_add(request.max_tokens).min(case.sizes.context);
+    let sampling = case.sampling_of(request);
     let mut toy = ToyText::new(&case.model, &request.prompt);
     let mut text = String::new();
     let mut reason = FinishReason::Length;
     while toy.tokens().len() < limit {
-        let token = toy.extend(&case.sampling(), &[TEXT_END]).expect("no overflow in this case");
+        let ends: &[TokenId] = if request.ignore_eos { &[] } else { &[TEXT_END] };
+        let token = toy.extend(&sampling, ends).expect("no overflow in this case");
         text.push_str(&toy_text(token));
         let ends = |(index, stop): (usize, &String)| {
             text.find(stop.as_str()).map(|start| (start + stop.len(), start, index))

@@ -7,3 +7,6 @@ mod handle;
 mod harness;
 mod recurrent;
 mod same_text;
+mod sampled;
+mod sampled_bugs;
+mod sampled_law;

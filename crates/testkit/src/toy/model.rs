@@ -205,10 +205,7 @@ impl ToyText {
     /// Adds the next token; `None` at an overflow. `end_tokens` are those that `sampling` may keep from coming too early. What came
     /// before is counted anew for each token.
     pub fn extend(&mut self, sampling: &Sampling, end_tokens: &[TokenId]) -> Option<TokenId> {
-        for position in self.n_read..self.tokens.len() {
-            self.read(position);
-        }
-        self.n_read = self.tokens.len();
+        self.read_all();
         let (prompt, output) = self.tokens.split_at(self.n_prompt);
         let mut committed = TokenCounts::of_prompt(prompt.iter().map(|token| token.0));
         output.iter().for_each(|token| committed.add_output(token.0));
@@ -222,6 +219,19 @@ impl ToyText {
         let token = choose_one(&self.logits, &rules)?;
         self.tokens.push(token);
         Some(token)
+    }
+
+    /// Logits of the next token, before any rule.
+    pub fn next_logits(&mut self) -> &[f32] {
+        self.read_all();
+        &self.logits
+    }
+
+    fn read_all(&mut self) {
+        for position in self.n_read..self.tokens.len() {
+            self.read(position);
+        }
+        self.n_read = self.tokens.len();
     }
 
     fn read(&mut self, position: usize) {
