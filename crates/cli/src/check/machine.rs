@@ -25,15 +25,25 @@ pub(crate) struct Machine {
     n_blocks: usize,
 }
 
+/// What a machine is made for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    pub(crate) isa: Isa,
+    pub(crate) threads: usize,
+    /// Tokens of the longest prompt, which is one pass.
+    pub(crate) n_prompt: usize,
+    /// Tokens of the longest sequence, drafts included.
+    pub(crate) n_tokens: usize,
+}
+
 impl Machine {
-    /// Loads the target of a folder in f32 for prompts of up to `n_prompt` tokens and sequences of up to `n_tokens`.
-    pub(crate) fn load(
+    /// Loads the target of a folder in f32, and whatever else shall live in the same backend.
+    pub(crate) fn load<T>(
         folder: &ModelFolder,
-        isa: Isa,
-        threads: usize,
-        n_prompt: usize,
-        n_tokens: usize,
-    ) -> Result<Self, Failure> {
+        room: Room,
+        also: impl FnOnce(&mut dyn Backend, &dyn Target) -> Result<T, Failure>,
+    ) -> Result<(Self, T), Failure> {
+        let Room { isa, threads, n_prompt, n_tokens } = room;
         let description = paceline_models::describe(folder.config())?;
         let n_blocks = n_tokens.div_ceil(KV_BLOCK);
         let limits = Limits {
@@ -47,8 +57,9 @@ impl Machine {
         let mut backend = Observed::new(cpu, Trace::default());
         let options = LoadOptions { limits, inexact: Inexact::Refuse, progress: &mut |_| {} };
         let target = paceline_models::load(folder.config(), folder.tensors()?, &mut backend, options)?;
+        let also = also(&mut backend, target.as_ref())?;
         backend.reserve(1, n_tokens, n_prompt)?;
-        Ok(Self { backend, target, n_blocks })
+        Ok((Self { backend, target, n_blocks }, also))
     }
 
     /// Starts a sequence that ends with `limit` tokens and at no end token.

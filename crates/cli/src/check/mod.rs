@@ -1,6 +1,7 @@
 //! `paceline check`: recomputes recorded values of a model, in f32, and compares them.
 
 mod compare;
+mod drafter;
 mod machine;
 mod oracle;
 mod target;
@@ -23,6 +24,10 @@ pub(crate) struct Args {
     /// Folders with a model and its oracle.safetensors
     #[arg(required = true, value_name = "FOLDER")]
     folders: Vec<PathBuf>,
+    /// Folder of the target that a drafter's folder is checked with; left out, the one beside it that its
+    /// reference_rounds.json names
+    #[arg(long, value_name = "DIR")]
+    target: Option<PathBuf>,
     /// Print one JSON object for each folder
     #[arg(long)]
     json: bool,
@@ -43,7 +48,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let isa = model::isa()?;
     let mut n_failed = 0;
     for folder in &args.folders {
-        let tensors = check(folder, isa, args.threads.get())?;
+        let tensors = check(folder, &args, isa)?;
         let passed = tensors.iter().all(|tensor| tensor.passed);
         n_failed += usize::from(!passed);
         let report = Report { folder: folder.display().to_string(), passed, tensors };
@@ -58,13 +63,18 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// Compares what a folder records, which depends on what it is a folder of.
-fn check(folder: &Path, isa: Isa, threads: usize) -> Result<Vec<Comparison>, Failure> {
+fn check(folder: &Path, args: &Args, isa: Isa) -> Result<Vec<Comparison>, Failure> {
     let model = ModelFolder::open(folder)?;
     if !folder.join(oracle::TENSORS).is_file() {
         let message = format!("has no {}; expected a folder with recorded values", oracle::TENSORS);
         return Err(Failure::bad_input(format!("{}: {message}", folder.display())));
     }
-    target::check(&model, isa, threads)
+    let threads = args.threads.get();
+    if folder.join(drafter::ROUNDS).is_file() {
+        drafter::check(&model, args.target.as_deref(), isa, threads)
+    } else {
+        target::check(&model, isa, threads)
+    }
 }
 
 impl Report {

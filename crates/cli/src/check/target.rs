@@ -4,16 +4,10 @@ use paceline::Isa;
 use paceline_backend::{Backend, KvLayer, Mark, TokenId};
 use paceline_checkpoint::ModelFolder;
 
-use super::compare::{self, Comparison, LOGITS, Tolerance, VALUES};
-use super::machine::{Machine, SLOT};
-use super::oracle::{Oracle, Prompt};
+use super::compare::{Comparison, LOGITS, VALUES};
+use super::machine::{Machine, Room, SLOT};
+use super::oracle::{Oracle, Prompt, Values};
 use crate::failure::Failure;
-
-/// A recomputed tensor, in the order of its recorded values.
-enum Values {
-    Floats(Vec<f32>, Tolerance),
-    Ids(Vec<i64>),
-}
 
 /// Compares every recorded tensor of a target's folder.
 pub(crate) fn check(folder: &ModelFolder, isa: Isa, threads: usize) -> Result<Vec<Comparison>, Failure> {
@@ -22,7 +16,8 @@ pub(crate) fn check(folder: &ModelFolder, isa: Isa, threads: usize) -> Result<Ve
     let longest = |len: fn(&Prompt) -> usize| prompts.iter().map(len).max().unwrap_or(0);
     let n_prompt = longest(|prompt| prompt.ids.len());
     let n_tokens = longest(|prompt| prompt.ids.len() + prompt.n_greedy);
-    let mut machine = Machine::load(folder, isa, threads, n_prompt, n_tokens)?;
+    let room = Room { isa, threads, n_prompt, n_tokens };
+    let (mut machine, ()) = Machine::load(folder, room, |_, _| Ok(()))?;
     let mut comparisons = Vec::new();
     for prompt in &prompts {
         check_prompt(&mut machine, &oracle, prompt, &mut comparisons)?;
@@ -47,8 +42,7 @@ fn check_prompt(
     comparisons: &mut Vec<Comparison>,
 ) -> Result<(), Failure> {
     let n_prompt = prompt.ids.len();
-    // The oracle has checked that the ids are below the vocabulary's size.
-    let tokens = prompt.ids.iter().map(|&id| TokenId(id as u32)).collect();
+    let tokens = prompt.ids.iter().map(|&id| TokenId(id)).collect();
     machine.open(tokens, n_prompt + prompt.n_greedy);
     let mut emitted = machine.pass(n_prompt)?.emitted;
     for name in oracle.names() {
@@ -62,7 +56,7 @@ fn check_prompt(
                 oracle.unusable(format!("tensor `{name}` of shape {shape:?} is nothing that this model has"))
             );
         };
-        comparisons.push(compared(oracle, name, values)?);
+        comparisons.push(oracle.compare(name, values)?);
     }
     let mut gaps = vec![gap(machine)];
     while emitted.len() < prompt.n_greedy {
@@ -71,30 +65,12 @@ fn check_prompt(
     }
     machine.close();
     let ids = emitted.iter().map(|token| i64::from(token.0)).collect();
-    comparisons.push(compared(oracle, &format!("{}.greedy_ids", prompt.name), Values::Ids(ids))?);
+    comparisons.push(oracle.compare(&format!("{}.greedy_ids", prompt.name), Values::Ids(ids))?);
     let name = format!("{}.greedy_gap", prompt.name);
     if oracle.names().any(|recorded| recorded == name) {
-        comparisons.push(compared(oracle, &name, Values::Floats(gaps, LOGITS))?);
+        comparisons.push(oracle.compare(&name, Values::Floats(gaps, LOGITS))?);
     }
     Ok(())
-}
-
-fn compared(oracle: &Oracle, name: &str, values: Values) -> Result<Comparison, Failure> {
-    let n_values = oracle.shape(name)?.iter().product::<usize>();
-    let (found, are_ids) = match &values {
-        Values::Floats(values, _) => (values.len(), false),
-        Values::Ids(ids) => (ids.len(), true),
-    };
-    if found != n_values || are_ids != oracle.is_ids(name)? {
-        let kind = if are_ids { "ids" } else { "numbers" };
-        return Err(
-            oracle.unusable(format!("tensor `{name}` has {n_values} values, expected {found} {kind}"))
-        );
-    }
-    Ok(match values {
-        Values::Floats(values, tolerance) => compare::floats(name, &values, &oracle.floats(name)?, tolerance),
-        Values::Ids(ids) => compare::ids(name, &ids, &oracle.ids(name)?),
-    })
 }
 
 /// Largest minus second logit of the last row.
@@ -113,9 +89,9 @@ fn gap(machine: &Machine) -> f32 {
 }
 
 /// The values of a pass over a whole prompt.
-struct Recomputed<'a> {
-    machine: &'a Machine,
-    n_rows: usize,
+pub(super) struct Recomputed<'a> {
+    pub(super) machine: &'a Machine,
+    pub(super) n_rows: usize,
 }
 
 impl Recomputed<'_> {
@@ -171,7 +147,7 @@ impl Recomputed<'_> {
     }
 
     /// K or V that a drafter may borrow.
-    fn exported(&self, kind: &str, layer_type: &str, shape: &[usize]) -> Option<Values> {
+    pub(super) fn exported(&self, kind: &str, layer_type: &str, shape: &[usize]) -> Option<Values> {
         let exports = self.machine.target.exports();
         let layer = match layer_type {
             "sliding_attention" => exports.sliding,

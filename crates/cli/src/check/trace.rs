@@ -25,6 +25,11 @@ impl Trace {
         self.rows.get(&mark)?.iter().map(|row| row.get(..width)).collect()
     }
 
+    /// The first row of a value, in its own width.
+    pub(crate) fn whole_row(&self, mark: Mark) -> Option<&[f32]> {
+        self.rows.get(&mark)?.first().map(Vec::as_slice)
+    }
+
     /// The K/V that a layer reads.
     pub(crate) fn attended(&self, layer: usize) -> Option<KvLayer> {
         self.attended.get(&layer).copied()
