@@ -73,14 +73,10 @@ impl Kernel {
         match (self, x) {
             (Kernel::Amx(amx), Inputs::Narrow(x)) => amx::panels::<FAR>(amx, w.panel_range(panels), x, c),
             (Kernel::Avx512(avx512), Inputs::Wide(x)) => {
-                each_panel(w, panels, x.rows, c, |w, c| avx512::panel::<FAR>(avx512, w, x, c));
+                avx512::panels::<FAR>(avx512, w.panel_range(panels), x, c);
             }
-            (Kernel::Avx2(avx2), Inputs::Wide(x)) => {
-                each_panel(w, panels, x.rows, c, |w, c| avx2::panel::<FAR>(avx2, w, x, c));
-            }
-            (Kernel::Scalar, Inputs::Wide(x)) => {
-                each_panel(w, panels, x.rows, c, |w, c| scalar::panel(w, x, c));
-            }
+            (Kernel::Avx2(avx2), Inputs::Wide(x)) => avx2::panels::<FAR>(avx2, w.panel_range(panels), x, c),
+            (Kernel::Scalar, Inputs::Wide(x)) => scalar::panels(w.panel_range(panels), x, c),
             _ => unreachable!("rows are prepared in the form of their kernel"),
         }
     }
@@ -94,18 +90,6 @@ impl Kernel {
         c: &mut [f32],
     ) {
         let (Kernel::Scalar, Inputs::Wide(x)) = (self, x);
-        each_panel(w, panels, x.rows, c, |w, c| scalar::panel(w, x, c));
-    }
-}
-
-fn each_panel(
-    w: &PackedMatrix,
-    panels: Range<usize>,
-    rows: usize,
-    c: &mut [f32],
-    multiply: impl Fn(&[u16], &mut [f32]),
-) {
-    for (panel, c) in panels.zip(c.chunks_exact_mut(rows * PANEL)) {
-        multiply(w.panel(panel), c);
+        scalar::panels(w.panel_range(panels), x, c);
     }
 }

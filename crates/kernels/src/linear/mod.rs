@@ -13,6 +13,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod epilogue;
+#[cfg(target_arch = "x86_64")]
+mod fma;
 mod groups;
 pub(crate) mod inputs;
 pub(crate) mod kernel;

@@ -3,8 +3,15 @@ use super::inputs::{GROUP, Tiled};
 use super::packed::TILE;
 use crate::numerics::{K_TILE, PANEL, add_z, bf16_to_f32, fma_z};
 
-/// One panel for every row: `c` takes rows of [`PANEL`] outputs.
-pub(super) fn panel(weights: &[u16], x: Tiled<'_, f32>, c: &mut [f32]) {
+/// Panels that stand one behind the other, for every row: `c` takes `[panel][row][32 outputs]`.
+pub(super) fn panels(weights: &[u16], x: Tiled<'_, f32>, c: &mut [f32]) {
+    let panels = weights.chunks_exact(x.k_tiles * TILE);
+    for (weights, c) in panels.zip(c.chunks_exact_mut(x.rows * PANEL)) {
+        panel(weights, x, c);
+    }
+}
+
+fn panel(weights: &[u16], x: Tiled<'_, f32>, c: &mut [f32]) {
     for (group, c) in x.groups().zip(c.chunks_mut(GROUP * PANEL)) {
         c.fill(0.0);
         let x = group.chunks_exact(c.len() / PANEL * K_TILE);
