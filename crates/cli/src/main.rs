@@ -21,7 +21,7 @@ mod usage;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use failure::Failure;
 
@@ -57,7 +57,7 @@ impl Command {
 fn main() -> ExitCode {
     let done = match Cli::try_parse() {
         Ok(cli) => cli.command.run(),
-        Err(error) => usage::answer(&error),
+        Err(error) => usage::answer(&error, &Cli::command()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,22 +1,34 @@
 //! What the argument parser has to say: help on stdout, mistakes as one line.
 
+use std::ffi::OsStr;
 use std::io::{self, Write};
 
+use clap::Command;
 use clap::error::ErrorKind;
 
 use crate::failure::Failure;
 
-/// Prints help or the version; turns anything else into a failure.
-pub(crate) fn answer(error: &clap::Error) -> Result<(), Failure> {
+/// Prints help or the version; turns anything else into a failure that names the help page of `program`.
+pub(crate) fn answer(error: &clap::Error, program: &Command) -> Result<(), Failure> {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             let mut out = io::stdout().lock();
             write!(out, "{}", error.render()).and_then(|()| out.flush()).map_err(Failure::output)
         }
         _ => Err(Failure::bad_input(format!(
-            "{}; see `paceline --help`",
-            sentence(&error.render().to_string())
+            "{}; see `{} --help`",
+            sentence(&error.render().to_string()),
+            page(program, std::env::args_os().nth(1).as_deref())
         ))),
+    }
+}
+
+/// The program, with the subcommand that was asked for if there is one of that name.
+fn page(program: &Command, word: Option<&OsStr>) -> String {
+    let name = program.get_name();
+    match word.and_then(|word| program.find_subcommand(word)) {
+        Some(subcommand) => format!("{name} {}", subcommand.get_name()),
+        None => name.to_owned(),
     }
 }
 
@@ -35,5 +47,15 @@ mod tests {
     fn the_first_paragraph_is_kept() {
         let message = "error: required arguments are missing:\n  <A>\n\nUsage: x\n";
         assert_eq!(sentence(message), "required arguments are missing: <A>");
+    }
+
+    #[test]
+    fn the_page_is_that_of_the_subcommand() {
+        let program = Command::new("paceline").subcommand(Command::new("run"));
+        let of = |word: &str| page(&program, Some(OsStr::new(word)));
+        assert_eq!(
+            (of("run"), of("sing"), page(&program, None)),
+            ("paceline run".into(), "paceline".into(), "paceline".into())
+        );
     }
 }

@@ -27,6 +27,6 @@ fn the_version_is_the_crates() {
 fn wrong_usage_is_one_line_and_exit_code_2() {
     refuses(&mut paceline(), 2, &["requires a subcommand"]);
     refuses(paceline().arg("sing"), 2, &["sing"]);
-    refuses(paceline().args(["inspect", "--frobnicate"]), 2, &["--frobnicate"]);
+    refuses(paceline().args(["inspect", "--frobnicate"]), 2, &["--frobnicate", "`paceline inspect --help`"]);
     refuses(paceline().args(["inspect", "--context", "0"]), 2, &["--context", "at least 1"]);
 }
