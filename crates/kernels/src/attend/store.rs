@@ -1,8 +1,8 @@
 //! K and V of a group of layers, in blocks.
 
-use super::layout::{Element, KvLayout, PANELS, TILE, tile_place};
+use super::layout::{Element, KvLayout, LINE, MAX_HEAD_DIM, PANELS, TILE, tile_place};
 use crate::memory::{HugeBuf, OutOfMemory};
-use crate::numerics::{Activation, K_TILE, KV_BLOCK, PANEL};
+use crate::numerics::{Activation, K_TILE, KV_BLOCK, LANES, PANEL};
 
 /// The K/V memory of layers that share a layout: `[layer][block][kv head]` blocks, zeros at first.
 ///
@@ -144,20 +144,43 @@ fn block_mut<E: Element>(tiles: &mut [E], layout: KvLayout, head: usize) -> &mut
 
 /// Writes one key into a block; false if it had to be zeros.
 fn write<E: Element>(block: &mut [[E; TILE]], slot: usize, k: &[f32], v: &[f32]) -> bool {
-    let finite = k.iter().chain(v).all(|x| E::round(*x).widen().is_finite());
-    let value = |x: f32| if finite { E::round(x) } else { E::round(0.0) };
+    let [mut k_rounded, mut v_rounded] = [[E::round(0.0); MAX_HEAD_DIM]; 2];
+    let (k_rounded, v_rounded) = (&mut k_rounded[..k.len()], &mut v_rounded[..v.len()]);
+    let finite = round(k, k_rounded) & round(v, v_rounded);
+    if !finite {
+        k_rounded.fill(E::round(0.0));
+        v_rounded.fill(E::round(0.0));
+    }
     let d_tiles = block.len() / (2 * PANELS);
     let (panel, key) = (slot / PANEL, slot % PANEL);
     let (k_tiles, v_tiles) = block.split_at_mut(PANELS * d_tiles);
-    for (tile, k) in k_tiles[panel * d_tiles..].iter_mut().zip(k.chunks(K_TILE)) {
-        for (dim, x) in k.iter().enumerate() {
-            tile[tile_place::<E>(key, dim)] = value(*x);
+    for (tile, k) in k_tiles[panel * d_tiles..].iter_mut().zip(k_rounded.chunks(K_TILE)) {
+        // The half of the tile that has the key, line by line: one line has an even and an odd dim.
+        let lines = &mut tile.as_chunks_mut::<LINE>().0[key / LANES * (K_TILE / 2)..];
+        for (line, pair) in lines.iter_mut().zip(k.as_chunks::<2>().0) {
+            line[E::place(key % LANES, 0)] = pair[0];
+            line[E::place(key % LANES, 1)] = pair[1];
         }
     }
-    for (tile, v) in v_tiles[panel * d_tiles..].iter_mut().zip(v.chunks(PANEL)) {
-        for (dim, x) in v.iter().enumerate() {
-            tile[tile_place::<E>(dim, key)] = value(*x);
+    for (tile, v) in v_tiles[panel * d_tiles..].iter_mut().zip(v_rounded.chunks(PANEL)) {
+        // The line of each half that has the key: it has 16 dims.
+        let lines = tile.as_chunks_mut::<LINE>().0.iter_mut().skip(key / 2).step_by(K_TILE / 2);
+        for (line, v) in lines.zip(v.chunks(LANES)) {
+            for (dim, x) in v.iter().enumerate() {
+                line[E::place(dim, key % 2)] = *x;
+            }
         }
+    }
+    finite
+}
+
+/// Rounds a row; false if a value is not finite afterwards.
+#[inline]
+fn round<E: Element>(from: &[f32], to: &mut [E]) -> bool {
+    let mut finite = true;
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = E::round(*from);
+        finite &= to.widen().is_finite();
     }
     finite
 }
