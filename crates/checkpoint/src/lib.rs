@@ -10,10 +10,11 @@
 //! - [`Tokenizer`] and [`Detokenizer`] turn text into tokens and back, [`ChatTemplate`] a conversation into text.
 //! - [`Tensors`] has all weights by name, memory-mapped or made up from a seed ([`Tensors::random`]). A model takes
 //!   what it needs by name and shape and then calls [`Tensors::finish`], which refuses what nobody took.
+//! - With the feature `hub`, `Hub` fetches a model by its name and gives its folder in the cache.
 //!
 //! # What it does not do
 //! It knows no architecture, converts no layout, and computes nothing but the conversions of stored number types.
-//! It never writes a file.
+//! It writes no file but those of the hub's cache.
 //!
 //! # Example
 //! ```
@@ -44,6 +45,8 @@ mod error;
 mod file_bytes;
 mod folder;
 mod generation;
+#[cfg(feature = "hub")]
+mod hub;
 mod json;
 #[allow(unsafe_code)]
 mod mmap;
@@ -69,6 +72,8 @@ pub use error::{Error, HeaderProblem};
 pub use file_bytes::{FileBytes, FileSlice};
 pub use folder::ModelFolder;
 pub use generation::GenerationConfig;
+#[cfg(feature = "hub")]
+pub use hub::{Hub, HubError, HubEvent, HubId, HubSettings, Token};
 pub use safetensors::{MAX_HEADER_BYTES, MAX_RANK, MAX_TENSORS};
 pub use template::{ChatTemplate, Conversation};
 pub use tensor::{Inexact, Tensor};

@@ -7,15 +7,16 @@ use serde::Deserialize;
 
 use crate::{Error, ModelFolder, Tensors};
 
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+pub(crate) const SINGLE: &str = "model.safetensors";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
 /// Largest accepted index, in bytes: the limit of a header, since both list names.
-const MAX_INDEX_BYTES: u64 = 100_000_000;
+pub(crate) const MAX_INDEX_BYTES: u64 = 100_000_000;
 
+/// What an index says.
 #[derive(Deserialize)]
-struct Index {
+pub(crate) struct Index {
     /// Shard of each tensor.
-    weight_map: BTreeMap<String, String>,
+    pub(crate) weight_map: BTreeMap<String, String>,
 }
 
 /// All tensors of the folder. The single file wins when there is an index too.
