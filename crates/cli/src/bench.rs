@@ -27,10 +27,10 @@ const PROMPTS: [&str; 4] = [
 /// Measures plain and drafted decoding side by side
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Folder with the model; left out, the built-in tiny model
+    /// Folder with the model, or OWNER/NAME[@REVISION] on the hub; left out, the built-in tiny model
     #[arg(value_name = "MODEL")]
     model: Option<PathBuf>,
-    /// Folder of a drafter
+    /// Folder or hub id of a drafter
     #[arg(long, value_name = "PATH")]
     draft: Option<PathBuf>,
     /// Drafts a round; left out, what the drafter suggests
@@ -79,7 +79,7 @@ impl Answer {
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let folder = model::open(args.model.as_deref())?;
-    let drafter = args.draft.as_deref().map(ModelFolder::open).transpose()?;
+    let drafter = args.draft.as_deref().map(model::open_place).transpose()?;
     let prompts = prompts(args, &folder)?;
     let mut engine = load(args, &folder, drafter.as_ref(), &prompts)?;
     let ways: &[bool] = if drafter.is_some() { &[false, true] } else { &[false] };

@@ -8,6 +8,8 @@ mod builtin;
 mod chat_prompt;
 mod check;
 mod failure;
+#[cfg(feature = "hub")]
+mod hub;
 mod inspect;
 mod model;
 mod numbers;

@@ -10,18 +10,30 @@ use paceline_checkpoint::ModelFolder;
 use crate::builtin;
 use crate::failure::Failure;
 
-/// Opens the folder that is given, or the built-in model.
+/// Opens the model that is given, or the built-in one.
 pub(crate) fn open(model: Option<&Path>) -> Result<ModelFolder, Failure> {
     match model {
-        Some(path) => Ok(ModelFolder::open(path)?),
+        Some(place) => open_place(place),
         None => builtin::tiny(),
     }
+}
+
+/// Opens a folder, or a model of the hub where there is no such folder and it could be the name of one.
+pub(crate) fn open_place(place: &Path) -> Result<ModelFolder, Failure> {
+    #[cfg(feature = "hub")]
+    if !place.exists()
+        && let Some(Ok(id)) = place.to_str().map(str::parse)
+    {
+        return Ok(ModelFolder::open(&crate::hub::fetch(&id)?)?);
+    }
+    Ok(ModelFolder::open(place)?)
 }
 
 /// A model to run, in arguments.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ModelArg {
-    /// Folder with config.json, model.safetensors and tokenizer.json; left out, the built-in tiny model
+    /// Folder with config.json, model.safetensors and tokenizer.json, or OWNER/NAME[@REVISION] on the hub; left out, the built-in
+    /// tiny model
     #[arg(value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
 }

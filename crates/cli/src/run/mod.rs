@@ -30,8 +30,8 @@ const MAX_SLOTS: usize = 16;
     group = ArgGroup::new("source").args(["prompt", "prompt_file", "token_ids", "prompts_file"])
 )]
 pub(crate) struct Args {
-    /// Folder with config.json, model.safetensors and tokenizer.json; left out, the built-in tiny model. A `-` in its place or
-    /// behind it reads the prompt from standard input
+    /// Folder with config.json, model.safetensors and tokenizer.json, or OWNER/NAME[@REVISION] on the hub; left out, the built-in
+    /// tiny model. A `-` in its place or behind it reads the prompt from standard input
     #[arg(value_name = "MODEL", num_args = 0..=2)]
     places: Vec<PathBuf>,
     /// The prompt
@@ -61,7 +61,7 @@ pub(crate) struct Args {
     /// Randomness; only 0, the most likely token each time, is supported yet
     #[arg(long, value_name = "T", default_value = "0", value_parser = parse_temperature, allow_negative_numbers = true)]
     temperature: Greedy,
-    /// Drafter: folder of an assistant, `tiny` for the built-in model's, or `none`. Changes the speed, never the text
+    /// Drafter: folder or hub id of an assistant, `tiny` for the built-in model's, or `none`. Changes the speed, never the text
     #[arg(long, value_name = "D", value_parser = parse_draft)]
     draft: Option<Draft>,
     /// Drafts of a round, or `auto` for what the drafter suggests
@@ -143,7 +143,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let drafter = match &args.draft {
         None | Some(Draft::None) => None,
         Some(Draft::Tiny) => Some(builtin::tiny_assistant()?),
-        Some(Draft::Folder(path)) => Some(ModelFolder::open(path)?),
+        Some(Draft::Folder(path)) => Some(model::open_place(path)?),
     };
     let draft = drafter.as_ref().map(|folder| DraftOptions {
         folder,

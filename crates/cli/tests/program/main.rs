@@ -4,6 +4,8 @@ mod bad_folder;
 mod check;
 mod documents;
 mod help;
+#[cfg(all(unix, feature = "hub"))]
+mod hub;
 mod inspect;
 mod process;
 mod render;

@@ -17,10 +17,14 @@ pub(crate) fn oracle(name: &str) -> PathBuf {
     root().join("crates/testkit/data/oracles").join(name)
 }
 
-/// The program, without what the caller's environment could change.
+/// The program, without what the caller's environment could change, and without a network.
 pub(crate) fn paceline() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
     command.env_remove("PACELINE_ISA");
+    command.env("HF_HUB_OFFLINE", "1").env("HF_HOME", "/nonexistent");
+    for variable in ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_ENDPOINT", "HF_TOKEN_PATH"] {
+        command.env_remove(variable);
+    }
     command
 }
 
