@@ -33,13 +33,13 @@
 //! `t[i] += t[i + w]` for `w` = 8, 4, 2, 1.
 //!
 //! # Attention
-//! Keys are cut into splits of [`SPLIT`] at absolute positions. In a split: scores in product order over the head dim;
-//! `m` = the largest visible score; `p = exp(s - m)` for a visible key, +0 for any other (by position alone); `l` = the
-//! lane sum (above) of the unrounded `p`; `o` = `p . V` in product order over the keys of the split, then `o + (+0)` so
-//! that a skipped tile of zeros is the same as a computed one. Splits fold in ascending order inside spans of
-//! [`SPAN`] keys, spans fold in ascending order: `m = max(ma, mb)`, `fa = exp(ma - m)`, `fb = exp(mb - m)`,
-//! `l = fma(la, fa, lb * fb)`, `o = fma(oa, fa, ob * fb)`; the first part is taken as it is. A split without a visible key
-//! does not exist. At the end `o * (1 / l)`.
+//! Keys are cut into splits of [`SPLIT`] at absolute positions. In a split: scores in product order over the head dim,
+//! each times the layer's factor; `m` = the largest visible score that is not NaN; `p = exp(s - m)` for a visible key, +0
+//! for any other (by position alone); `l` = the lane sum (above) of the unrounded `p`; `o` = `p . V` in product order over
+//! the keys of the split, then `o + (+0)` so that a skipped tile of zeros is the same as a computed one. Splits fold in
+//! ascending order inside spans of [`SPAN`] keys, spans fold in ascending order: `m = max(ma, mb)`, `fa = exp(ma - m)`,
+//! `fb = exp(mb - m)`, `l = fma(la, fa, lb * fb)`, `o = fma(oa, fa, ob * fb)`; the first part is taken as it is. A split
+//! without a visible key does not exist. At the end `o * (1 / l)`.
 //!
 //! # Choosing
 //! Rules, filters, noise and log-probabilities, all in f32: order and sums stand at the top of the modules of

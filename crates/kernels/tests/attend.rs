@@ -260,6 +260,42 @@ fn a_row_of_many_equals_the_row_alone_whatever_its_neighbours_are() {
     }
 }
 
+/// Rows that differ in their queries alone.
+fn same_keys(activation: Activation, isa: Isa, threads: usize, q: &[f32]) -> Vec<f32> {
+    let cache = Cache::new(layout(24, 1, activation), &[300], Values::Normal, 2);
+    let rows = vec![(0, 7..299); q.len() / 48];
+    run(&cache, Heads { n_heads: 2, scale: 0.25 }, &rows, q, isa, &mut team(threads))
+}
+
+row_invariance! { attend_bf16: 48 => 48, |isa: Isa, threads: usize, q: &[f32]| {
+    same_keys(Activation::Bf16, isa, threads, q)
+}}
+
+row_invariance! { attend_f32: 48 => 48, |isa: Isa, threads: usize, q: &[f32]| {
+    same_keys(Activation::F32, isa, threads, q)
+}}
+
+/// The bits of one build, kept here: every build and every processor must agree. Other bits need a new version of the
+/// contract.
+#[test]
+fn bits_do_not_depend_on_the_build() {
+    for (activation, recorded) in
+        [(Activation::Bf16, 0x6E04_4FB6_DB4E_62D9), (Activation::F32, 0xF828_8860_C781_C31E)]
+    {
+        let cache = Cache::new(layout(72, 2, activation), &[2500], Values::Normal, 1);
+        let rows = [(0, 0..2500), (0, 2000..2311), (0, 5..700)];
+        let heads = Heads { n_heads: 4, scale: 0.8 };
+        let q = Values::Normal.rows(4, rows.len() * heads.n_heads * 72);
+        for isa in levels() {
+            let found = run(&cache, heads, &rows, &q, isa, &mut team(2));
+            let hash = found.iter().fold(0xCBF2_9CE4_8422_2325_u64, |hash, x| {
+                (hash ^ u64::from(x.to_bits())).wrapping_mul(0x100_0000_01B3)
+            });
+            assert_eq!(hash, recorded, "{activation:?} at {}: {hash:#018X}", isa.level());
+        }
+    }
+}
+
 #[test]
 fn keys_that_no_row_sees_change_nothing() {
     for activation in ACTIVATIONS {
