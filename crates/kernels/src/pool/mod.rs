@@ -105,10 +105,19 @@ pub struct SpawnError {
     source: std::io::Error,
 }
 
+/// How many threads a [`Team`] should have, at least 1: one for each core that this process may run on, as threads of one core
+/// share its multipliers and caches, and no more than its share of processor time allows (as in a container).
+///
+/// To be asked on a thread that is not bound yet ([`Team::bind_caller`]).
+pub fn cores() -> usize {
+    let time = std::thread::available_parallelism().map_or(1, usize::from);
+    affinity::cores().map_or(time, |cores| cores.min(time))
+}
+
 impl Team {
     /// A team of `threads` threads (at least 1), of which the caller of [`Team::run`] is one. Where this process may run
-    /// on that many processors, each other thread is bound to its own: left to itself the scheduler often
-    /// stacks two on one.
+    /// on that many processors, each other thread is bound to its own, on another core while there are some: left to itself
+    /// the scheduler often stacks two on one.
     pub fn new(threads: usize) -> Result<Team, SpawnError> {
         let threads = threads.max(1);
         let shared = Arc::new(Shared::new(threads - 1));
