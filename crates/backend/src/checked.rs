@@ -89,14 +89,9 @@ pub struct Checked<B> {
 type SavedRow = (Buf, usize, Vec<f32>);
 
 impl<B: Backend> Checked<B> {
-    /// Wraps a backend.
-    pub fn new(inner: B) -> Self {
-        Self { inner, findings: Findings::default(), op_index: 0, after: None }
-    }
-
-    /// What is found, now and later.
-    pub fn findings(&self) -> Findings {
-        self.findings.clone()
+    /// Wraps a backend; what is found goes to `findings`.
+    pub fn new(inner: B, findings: Findings) -> Self {
+        Self { inner, findings, op_index: 0, after: None }
     }
 
     fn save(&self, op: &Op, rows: Rows, index: usize) -> Vec<SavedRow> {

@@ -94,7 +94,7 @@ impl Transcript {
     }
 
     /// Committed rows of a text.
-    pub fn len_of(&self, text: usize) -> usize {
+    pub fn n_rows(&self, text: usize) -> usize {
         self.texts[text].rows.len()
     }
 }
@@ -117,7 +117,7 @@ impl WitnessStand {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a run of texts with these prompts, none of which begins with another one. Nothing is running.
+    /// Starts a run of texts with these prompts, which differ. Nothing is running.
     pub fn start(&self, prompts: &[Vec<TokenId>]) {
         let texts = vec![Text::default(); prompts.len()];
         let transcript = Transcript { texts, sites: Vec::new() };
@@ -229,7 +229,7 @@ impl<B: Backend> Backend for Witness<B> {
     delegate_slots!();
 
     fn open(&mut self, slot: SlotId, init: SlotInit) {
-        let text = self.stand.lock().prompts.iter().position(|prompt| init.tokens.starts_with(prompt));
+        let text = text_of(&self.stand.lock().prompts, &init.tokens);
         let at = slot.0 as usize;
         if self.slots.len() <= at {
             self.slots.resize(at + 1, None);
@@ -271,6 +271,13 @@ impl<B: Backend> Backend for Witness<B> {
         self.after = Some(mark);
         self.inner.mark(mark, buf, rows);
     }
+}
+
+/// The prompt that a slot starts with: these tokens or, where a sequence starts anew after it was preempted, the longest
+/// beginning of them.
+fn text_of(prompts: &[Vec<TokenId>], tokens: &[TokenId]) -> Option<usize> {
+    let begins = prompts.iter().enumerate().filter(|(_, prompt)| tokens.starts_with(prompt));
+    begins.max_by_key(|(_, prompt)| prompt.len()).map(|(text, _)| text)
 }
 
 /// How many leading columns of each buffer the last op wrote: a buffer is as wide as its widest user, and what lies behind is

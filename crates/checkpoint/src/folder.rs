@@ -30,6 +30,8 @@ pub struct ModelFolder {
     origin: PathBuf,
     files: Files,
     config: RawConfig,
+    /// Weights are made up from this seed.
+    random_weights: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -71,7 +73,12 @@ impl ModelFolder {
     fn new(origin: PathBuf, files: Files) -> Result<ModelFolder, Error> {
         let config = read_config(&origin, &files, "config.json")?
             .ok_or_else(|| Error::MissingFile { folder: origin.clone(), file: "config.json" })?;
-        Ok(ModelFolder { origin, files, config })
+        Ok(ModelFolder { origin, files, config, random_weights: None })
+    }
+
+    /// The same folder with weights that are made up from `seed`, see [`Tensors::random`]; it needs no file of weights.
+    pub fn with_random_weights(self, seed: u64) -> ModelFolder {
+        ModelFolder { random_weights: Some(seed), ..self }
     }
 
     /// Path of the folder, or the name of the embedded model.
@@ -98,7 +105,10 @@ impl ModelFolder {
     /// # Errors
     /// [`Error::MissingWeights`]; everything that can be wrong with an index and with headers.
     pub fn tensors(&self) -> Result<Tensors, Error> {
-        open_weights(self)
+        match self.random_weights {
+            Some(seed) => Ok(Tensors::random(&self.origin, seed)),
+            None => open_weights(self),
+        }
     }
 
     /// The tokenizer of the folder; `None` when it has no `tokenizer.json`, as drafters may.

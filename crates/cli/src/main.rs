@@ -7,6 +7,7 @@ mod bench;
 mod builtin;
 mod chat_prompt;
 mod check;
+mod draft;
 mod failure;
 #[cfg(feature = "hub")]
 mod hub;
@@ -16,6 +17,7 @@ mod numbers;
 mod peak_memory;
 mod progress;
 mod prompts;
+mod prove;
 mod render;
 mod run;
 mod text_file;
@@ -40,6 +42,7 @@ enum Command {
     Run(Box<run::Args>),
     Inspect(inspect::Args),
     Check(check::Args),
+    Prove(prove::Args),
     Render(render::Args),
     Bench(bench::Args),
 }
@@ -50,6 +53,7 @@ impl Command {
             Command::Run(args) => run::run(*args),
             Command::Inspect(args) => inspect::run(args),
             Command::Check(args) => check::run(args),
+            Command::Prove(args) => prove::run(args),
             Command::Render(args) => render::run(args),
             Command::Bench(args) => bench::run(&args),
         }

@@ -1,0 +1,463 @@
+//! `paceline prove`: on this machine, with this model and this drafter, does the text depend on how it is computed?
+//!
+//! Every text is decoded plainly once, alone, at one level. Then the same texts are run with drafts, together, in chunks, with
+//! other threads and at other levels, and every value of every committed row is compared with the first run: the result of
+//! each op, the K and V that it stored, the logits, the token. With `--ops` each op is also repeated row by row.
+
+mod budget;
+mod cells;
+mod drafts;
+mod lab;
+mod report;
+mod texts;
+
+use std::io::{self, Write};
+use std::rc::Rc;
+use std::time::Duration;
+
+use paceline::drafters::AssistantConventions;
+use paceline::{Isa, Sizes, TokenId};
+use paceline_backend::{Backend, Comparison, CpuBackend, Level, OpSite, Place};
+use paceline_checkpoint::ModelFolder;
+
+use crate::draft::DraftArg;
+use crate::failure::Failure;
+use crate::model::{self, ActivationArg, ThreadsArg};
+use budget::Budget;
+use cells::{Axes, Bench, Cell, Drafts, Who};
+use drafts::Foreman;
+use lab::{Job, Lab, Outcome, Watched};
+use report::{Table, Totals};
+use texts::Extent;
+
+/// Most prompt rows of a pass.
+const MAX_CHUNK: usize = 512;
+/// In chunks of one row, prompts of more tokens than this many chunks are left out unless everything is asked for.
+const MAX_CHUNKS: usize = 64;
+
+/// Proves on this machine that drafts, batches, chunks, threads and CPU levels do not change the text: exit code 0 proved, 1 not
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    model: model::ModelArg,
+    /// Drafter: folder of an assistant, `tiny` for the built-in model's, or `none`. The plain text with mistakes put in is
+    /// always tried as well
+    #[arg(long, value_name = "D", default_value = "none", value_parser = DraftArg::parse)]
+    draft: DraftArg,
+    /// Also repeat each op row by row, and compare
+    #[arg(long)]
+    ops: bool,
+    /// Tokens of each text
+    #[arg(short, value_name = "N", default_value_t = 24, value_parser = model::at_least_one)]
+    n: usize,
+    /// Type of the activations
+    #[arg(long, value_name = "TYPE", value_enum, default_value = "bf16")]
+    activations: ActivationArg,
+    #[command(flatten)]
+    threads: ThreadsArg,
+    /// Start no run after this time; what is left out is counted
+    #[arg(long, value_name = "M", default_value_t = 4, value_parser = model::at_least_one)]
+    minutes: usize,
+    /// Run the whole product of drafts, batches and chunks, and longer prompts
+    #[arg(long)]
+    thorough: bool,
+    /// Add a prompt of this many tokens
+    #[arg(long, value_name = "N", value_parser = model::at_least_one)]
+    prompt_tokens: Option<usize>,
+    /// Make up the weights from this seed: MODEL is a folder with config.json alone
+    #[arg(long, value_name = "SEED", requires = "model")]
+    random_weights: Option<u64>,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: Args) -> Result<(), Failure> {
+    let mut folder = model::open(args.model.model.as_deref())?;
+    if let Some(seed) = args.random_weights {
+        folder = folder.with_random_weights(seed);
+    }
+    let drafter = args.draft.open()?;
+    let options = Options {
+        isa: model::isa()?,
+        threads: args.threads.get(),
+        activations: args.activations,
+        n: args.n,
+        limit: Duration::from_secs(60 * args.minutes as u64),
+        extent: Extent { thorough: args.thorough, prompt_tokens: args.prompt_tokens },
+        ops: args.ops,
+    };
+    let mut out = io::stdout().lock();
+    let given = drafter.is_some();
+    with_proof(
+        &folder,
+        drafter.as_ref(),
+        &options,
+        |cpu| cpu,
+        &mut out,
+        |proof, lengths| {
+            let first = proof.begin(lengths)?;
+            proof.matrix(first)?;
+            if options.ops {
+                proof.ops()?;
+            }
+            proof.conclude(given)
+        },
+    )
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+struct Options {
+    /// Highest level.
+    isa: Isa,
+    threads: usize,
+    activations: ActivationArg,
+    n: usize,
+    limit: Duration,
+    extent: Extent,
+    ops: bool,
+}
+
+/// Prepares a proof of the backend that `wrap` makes, with prompts of some lengths, and does `work` on it.
+fn with_proof<B: Backend + 'static, T>(
+    folder: &ModelFolder,
+    drafter: Option<&ModelFolder>,
+    options: &Options,
+    wrap: fn(CpuBackend) -> B,
+    out: &mut dyn Write,
+    work: impl FnOnce(&mut Proof<'_, B>, &[usize]) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let description = paceline_models::describe(folder.config())?;
+    let window = description.kv_groups.iter().filter_map(|group| group.window).min();
+    let lengths = texts::lengths(window, description.max_positions, options.n, &options.extent);
+    let Some(&longest) = lengths.last() else {
+        let (context, n) = (description.max_positions, options.n);
+        return Err(Failure::bad_input(format!("-n {n} leaves no room for a prompt in {context} positions")));
+    };
+    let sizes = Sizes {
+        context: longest + options.n,
+        n_slots: cells::MAX_BATCH,
+        prefill_rows: longest.min(MAX_CHUNK),
+        max_drafts: cells::MAX_DRAFTS,
+        kv_memory: None,
+    };
+    let lab = Lab {
+        folder,
+        drafter,
+        conventions: AssistantConventions::default(),
+        activation: options.activations.into(),
+        sizes,
+        wrap,
+        foreman: Foreman::new(),
+    };
+    let axes = Axes {
+        levels: levels(options.isa),
+        threads: options.threads,
+        chunks: cells::chunks(window, sizes.prefill_rows),
+        given: drafter.is_some(),
+        thorough: options.extent.thorough,
+    };
+    let title = title(folder, drafter, &description.architecture, &axes);
+    let mut proof = Proof {
+        lab: &lab,
+        table: Table::new(out, &title)?,
+        benches: cells::plan(&axes),
+        prompts: Rc::default(),
+        n: options.n,
+        window,
+        thorough: options.extent.thorough,
+        budget: Budget::new(options.limit),
+        reference: Reference::default(),
+        accepted: Vec::new(),
+        totals: Totals::default(),
+    };
+    work(&mut proof, &lengths)
+}
+
+/// The level that everything is compared with, and those below it.
+fn levels(best: Isa) -> Vec<Isa> {
+    let below = Level::ALL.into_iter().rev().filter(|&level| level < best.level());
+    std::iter::once(best).chain(below.filter_map(|level| Isa::new(level).ok())).collect()
+}
+
+fn title(folder: &ModelFolder, drafter: Option<&ModelFolder>, architecture: &str, axes: &Axes) -> String {
+    let drafter = drafter.map_or("no drafter".into(), |drafter| drafter.origin().display().to_string());
+    let levels: Vec<_> = axes.levels.iter().map(|isa| isa.level().name()).collect();
+    let (folder, levels) = (folder.origin().display(), levels.join(", "));
+    format!(
+        "proving {folder} ({architecture}) with {drafter}; levels {levels}; compared with plain decoding, one text at a time"
+    )
+}
+
+/// What everything is compared with.
+#[derive(Debug, Default)]
+struct Reference {
+    outcome: Outcome,
+    n_texts: usize,
+    n: usize,
+}
+
+/// Accepted drafts of a run, by which any other run with the same drafts is judged.
+struct Accepted {
+    who: Who,
+    drafts: Drafts,
+    n: usize,
+    per_round: Vec<Vec<u32>>,
+}
+
+/// A proof on its way.
+struct Proof<'a, B> {
+    lab: &'a Lab<'a, B>,
+    table: Table<'a>,
+    benches: Vec<Bench>,
+    /// Ascending by length.
+    prompts: Rc<[Vec<TokenId>]>,
+    /// Tokens of each text where there is time.
+    n: usize,
+    window: Option<usize>,
+    thorough: bool,
+    budget: Budget,
+    reference: Reference,
+    accepted: Vec<Accepted>,
+    totals: Totals,
+}
+
+impl<B: Backend + 'static> Proof<'_, B> {
+    /// Loads the first bench, makes the prompts and decodes them plainly.
+    fn begin(&mut self, lengths: &[usize]) -> Result<Watched, Failure> {
+        self.budget.plan(self.benches.iter().map(|bench| bench.cells.len()).sum());
+        let (mut on, refused) = self.lab.watched(self.benches[0].isa, self.benches[0].threads)?;
+        let tokenizer = self.lab.folder.tokenizer()?;
+        let vocab_size = on.engine.description().vocab_size;
+        self.prompts = texts::prompts(lengths, tokenizer.as_ref(), vocab_size, &refused)?.into();
+        self.probe(&mut on)?;
+        self.refer(&mut on)?;
+        Ok(on)
+    }
+
+    /// Runs all benches. The first one is loaded.
+    fn matrix(&mut self, first: Watched) -> Result<(), Failure> {
+        let mut loaded = Some(first);
+        for bench in self.benches.clone() {
+            if self.budget.is_spent() {
+                self.skip(bench.cells.len());
+                continue;
+            }
+            let mut on = match loaded.take() {
+                Some(on) => on,
+                None => {
+                    let (mut on, _) = self.lab.watched(bench.isa, bench.threads)?;
+                    self.probe(&mut on)?;
+                    on
+                }
+            };
+            for &cell in &bench.cells {
+                self.cell(&bench, &mut on, cell)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Learns how fast a bench is.
+    fn probe(&mut self, on: &mut Watched) -> Result<(), Failure> {
+        self.budget.begin_bench();
+        let job = Job { cell: PLAIN, prompts: &self.prompts, n_texts: 1, n: self.n.min(2) };
+        self.budget.measure(job, || self.lab.run(on, job, None)).map(|_| ())
+    }
+
+    /// Decodes every text plainly.
+    fn refer(&mut self, on: &mut Watched) -> Result<(), Failure> {
+        let chunk = self.lab.sizes.prefill_rows;
+        let whole = Job {
+            cell: Cell { chunk, ..PLAIN },
+            prompts: &self.prompts,
+            n_texts: self.prompts.len(),
+            n: self.n,
+        };
+        let job = self.budget.fit_reference(whole);
+        let outcome = self.budget.measure(job, || self.lab.run(on, job, None))?;
+        self.lab.foreman.set_script(&self.prompts, &outcome.outputs);
+        self.reference = Reference { outcome, n_texts: job.n_texts, n: job.n };
+        Ok(())
+    }
+
+    fn skip(&mut self, n: usize) {
+        self.totals.skipped += n;
+        self.budget.ran(n);
+    }
+
+    /// Runs one cell and compares it.
+    fn cell(&mut self, bench: &Bench, on: &mut Watched, cell: Cell) -> Result<(), Failure> {
+        let prompts = Rc::clone(&self.prompts);
+        let fits = |prompt: &&Vec<TokenId>| self.thorough || prompt.len() <= MAX_CHUNKS * cell.chunk;
+        let n_texts = prompts[..self.reference.n_texts].iter().take_while(fits).count();
+        let whole = Job { cell, prompts: &prompts, n_texts, n: self.reference.n };
+        let Some(job) = self.budget.fit(whole) else {
+            self.skip(1);
+            return Ok(());
+        };
+        let outcome = self.budget.measure(job, || self.lab.run(on, job, None))?;
+        self.budget.ran(1);
+        let compared = self.reference.outcome.transcript.compare(&outcome.transcript);
+        let wrong = self.first_wrong_text(&outcome);
+        self.table.run(bench, cell, job.n, &outcome, &compared)?;
+        if let Some((place, site)) = compared.difference {
+            let message = self.explain(bench, on, job, place, site)?;
+            return Err(Failure::failed(message));
+        }
+        if let Some(text) = wrong {
+            return Err(Failure::failed(format!("text {text} differs, and no value of its rows does")));
+        }
+        self.repeats(bench, job, &outcome)?;
+        self.count(cell, &outcome, &compared);
+        Ok(())
+    }
+
+    fn first_wrong_text(&self, outcome: &Outcome) -> Option<usize> {
+        let reference = &self.reference.outcome.outputs;
+        outcome.outputs.iter().zip(reference).position(|(found, plain)| !plain.starts_with(found))
+    }
+
+    /// Drafts, too, do not depend on the company or on the level: those of a text are accepted alike in every run.
+    fn repeats(&mut self, bench: &Bench, job: Job<'_>, outcome: &Outcome) -> Result<(), Failure> {
+        let Cell { who, drafts, .. } = job.cell;
+        if drafts == Drafts::Changing {
+            return Ok(());
+        }
+        let found = &outcome.accepted_per_round;
+        let earlier = self.accepted.iter_mut().find(|a| a.who == who && a.drafts == drafts && a.n == job.n);
+        let Some(earlier) = earlier else {
+            self.accepted.push(Accepted { who, drafts, n: job.n, per_round: found.clone() });
+            return Ok(());
+        };
+        if let Some(text) = found.iter().zip(&earlier.per_round).position(|(a, b)| a != b) {
+            let level = bench.isa.level();
+            return Err(Failure::failed(format!(
+                "the {who} drafter's drafts for text {text} are not those of an earlier run ({drafts} drafts, level {level}): accepted {:?}, before {:?}",
+                found[text], earlier.per_round[text]
+            )));
+        }
+        if found.len() > earlier.per_round.len() {
+            earlier.per_round.clone_from(found);
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, cell: Cell, outcome: &Outcome, compared: &Comparison) {
+        let totals = &mut self.totals;
+        totals.runs += 1;
+        totals.rows += compared.rows;
+        totals.logit_rows += compared.logit_rows;
+        totals.results += compared.results;
+        match cell.who {
+            Who::Nobody => {}
+            Who::Script => totals.script.add(outcome),
+            Who::Given => totals.given.add(outcome),
+        }
+        if let Some(window) = self.window {
+            let texts = 0..outcome.outputs.len();
+            let beyond = texts.map(|text| outcome.transcript.n_rows(text).saturating_sub(window) as u64);
+            totals.rows_beyond_window += beyond.sum::<u64>();
+        }
+    }
+
+    /// Where a value first differs, with the values: both runs are done again to keep them.
+    fn explain(
+        &self,
+        bench: &Bench,
+        on: &mut Watched,
+        job: Job<'_>,
+        place: Place,
+        site: OpSite,
+    ) -> Result<String, Failure> {
+        let Place { text, position, .. } = place;
+        let found = self.lab.run(on, job, Some(place))?.values.unwrap_or_default();
+        let first = &self.benches[0];
+        let (mut plain, _) = self.lab.watched(first.isa, first.threads)?;
+        let chunk = self.lab.sizes.prefill_rows;
+        let again = Job {
+            cell: Cell { chunk, ..PLAIN },
+            n_texts: self.reference.n_texts,
+            n: self.reference.n,
+            ..job
+        };
+        let expected = self.lab.run(&mut plain, again, Some(place))?.values.unwrap_or_default();
+        let differs = |(a, b): (&f32, &f32)| a.to_bits() != b.to_bits();
+        let whose = format!(
+            "{site}, row at position {position} of text {text} ({} prompt tokens)",
+            self.prompts[text].len()
+        );
+        let Some(column) = found.iter().zip(&expected).position(differs) else {
+            return Ok(format!(
+                "{whose} differed, and is the same when both runs are repeated: the fault comes and goes"
+            ));
+        };
+        let (a, b) = (found[column], expected[column]);
+        let (level, threads) = (bench.isa.level(), bench.threads);
+        Ok(format!(
+            "{whose}, column {column}: {a:e} ({:#010x}) at level {level} with {threads} threads, {b:e} ({:#010x}) in plain decoding",
+            a.to_bits(),
+            b.to_bits()
+        ))
+    }
+
+    /// Repeats each op row by row, at every level.
+    fn ops(&mut self) -> Result<(), Failure> {
+        let levels = self.benches.iter().filter(|bench| bench.threads == self.benches[0].threads);
+        let levels: Vec<Bench> = levels.cloned().collect();
+        let prompts = Rc::clone(&self.prompts);
+        self.budget.extend(levels.len());
+        for bench in levels {
+            let who = if self.lab.drafter.is_some() { Who::Given } else { Who::Script };
+            let cell = Cell { who, drafts: Drafts::Fixed(3), batch: 3, chunk: 16 };
+            let whole = Job { cell, prompts: &prompts, n_texts: self.reference.n_texts, n: self.reference.n };
+            let Some(job) = self.budget.fit_slow(whole) else {
+                self.skip(1);
+                continue;
+            };
+            let (mut engine, findings) = self.lab.checked(bench.isa, bench.threads)?;
+            self.lab.texts(&mut engine, job, &mut |_| match findings.mismatch() {
+                None => Ok(()),
+                Some(mismatch) => Err(Failure::failed(format!("level {}: {mismatch}", bench.isa.level()))),
+            })?;
+            self.budget.ran(1);
+            self.table.ops(&bench, findings.compared())?;
+            if findings.compared() == 0 {
+                return Err(Failure::failed("not proved: no op had more than one row"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Says what was shown, if anything was.
+    fn conclude(&mut self, given: bool) -> Result<(), Failure> {
+        let totals = &self.totals;
+        self.table.totals(totals, self.budget.elapsed().as_secs())?;
+        if totals.skipped > 0 {
+            self.table
+                .line(&format!("{} runs were left out for lack of time; see --minutes", totals.skipped))?;
+        }
+        if self.window.is_some() && totals.rows_beyond_window == 0 {
+            self.table
+                .line("no text went beyond the first window: sliding attention was not proved there")?;
+        }
+        for (who, drafted) in [("the script's", totals.script), ("the given drafter's", totals.given)] {
+            if who != "the script's" && !given {
+                continue;
+            }
+            for (n, what) in [(drafted.accepted, "accepted"), (drafted.rejected, "rejected")] {
+                if n == 0 {
+                    return Err(Failure::failed(format!(
+                        "not proved: none of {who} drafts was {what}, so that was not tried; give more tokens with -n or more time with --minutes"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One text at a time, without drafts.
+const PLAIN: Cell = Cell { who: Who::Nobody, drafts: Drafts::Fixed(0), batch: 1, chunk: MAX_CHUNK };
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! A proof has to fail where it should.
+
+use std::path::Path;
+
+use paceline_backend::{Buf, Mark, Observed, Observer, Op, Rows};
+
+use super::*;
+
+/// A backend whose op of one kind has another last bit in its second row.
+type Planted<const LOGITS: bool> = Observed<CpuBackend, WrongFromTwoRows<LOGITS>>;
+
+struct WrongFromTwoRows<const LOGITS: bool>;
+
+impl<const LOGITS: bool> Observer for WrongFromTwoRows<LOGITS> {
+    fn ran(&mut self, backend: &mut dyn Backend, op: &Op, rows: Rows) {
+        let (out, row) = match *op {
+            Op::Linear { out, .. } if !LOGITS => (out, rows.start + 1),
+            Op::Logits { out, first_row, .. } if LOGITS => (out, rows.start + 1 - first_row),
+            _ => return,
+        };
+        if rows.len >= 2 {
+            let mut values = backend.peek(out, row);
+            values[5] = f32::from_bits(values[5].to_bits() ^ 1);
+            backend.poke(out, row, &values);
+        }
+    }
+
+    fn marked(&mut self, _backend: &dyn Backend, _mark: Mark, _buf: Buf, _rows: Rows) {}
+}
+
+fn oracle(name: &str) -> ModelFolder {
+    let oracles = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testkit/data/oracles");
+    ModelFolder::open(&oracles.join(name)).unwrap()
+}
+
+fn options() -> Options {
+    Options {
+        isa: Isa::best().0,
+        threads: 2,
+        activations: ActivationArg::Bf16,
+        n: 12,
+        limit: Duration::from_secs(600),
+        extent: Extent::default(),
+        ops: false,
+    }
+}
+
+/// What a proof says, and how it fails.
+fn proof<B: Backend + 'static>(
+    wrap: fn(CpuBackend) -> B,
+    work: impl FnOnce(&mut Proof<'_, B>, &[usize]) -> Result<(), Failure>,
+) -> (String, Option<String>) {
+    let (folder, drafter) = (oracle("gemma4_dense"), oracle("gemma4_dense_assistant"));
+    let mut out = Vec::new();
+    let failure = match with_proof(&folder, Some(&drafter), &options(), wrap, &mut out, work) {
+        Ok(()) => None,
+        Err(Failure::Failed(message)) => Some(message),
+        Err(other) => panic!("{other:?}"),
+    };
+    (String::from_utf8(out).unwrap(), failure)
+}
+
+fn matrix<B: Backend + 'static>(proof: &mut Proof<'_, B>, lengths: &[usize]) -> Result<(), Failure> {
+    let first = proof.begin(lengths)?;
+    proof.matrix(first)
+}
+
+fn ops<B: Backend + 'static>(proof: &mut Proof<'_, B>, lengths: &[usize]) -> Result<(), Failure> {
+    proof.begin(lengths)?;
+    proof.ops()
+}
+
+#[test]
+fn the_matrix_catches_an_op_that_is_wrong_from_two_rows_on() {
+    let (table, failure) = proof::<Planted<false>>(|cpu| Observed::new(cpu, WrongFromTwoRows), matrix);
+    let failure = failure.expect("it must not pass");
+    assert!(table.trim_end().ends_with("DIFFERS"), "{table}");
+    for word in ["op `linear` of layer 0", "column 5", "position 1 of text", "in plain decoding"] {
+        assert!(failure.contains(word), "no {word:?} in: {failure}");
+    }
+}
+
+#[test]
+fn the_matrix_catches_logits_that_are_wrong_from_two_rows_on() {
+    let (table, failure) = proof::<Planted<true>>(|cpu| Observed::new(cpu, WrongFromTwoRows), matrix);
+    let failure = failure.expect("it must not pass");
+    // Plain decoding has one row of logits at a time: only rounds with drafts or company show it.
+    assert!(table.contains("same") && table.trim_end().ends_with("DIFFERS"), "{table}");
+    assert!(failure.contains("op `logits` outside of layers") && failure.contains("column 5"), "{failure}");
+}
+
+#[test]
+fn repeated_ops_catch_both() {
+    let linear = proof::<Planted<false>>(|cpu| Observed::new(cpu, WrongFromTwoRows), ops).1;
+    let linear = linear.expect("it must not pass");
+    assert!(linear.contains("op `linear` (") && linear.contains("layer 0), row 1 of"), "{linear}");
+    assert!(linear.contains("column 5"), "{linear}");
+    let logits = proof::<Planted<true>>(|cpu| Observed::new(cpu, WrongFromTwoRows), ops).1;
+    let logits = logits.expect("it must not pass");
+    assert!(logits.contains("op `logits` (") && logits.contains("column 5"), "{logits}");
+}
+
+#[test]
+fn a_sound_backend_passes_and_one_run_alone_proves_nothing() {
+    let (table, failure) = proof(
+        |cpu| cpu,
+        |proof, lengths| {
+            matrix(proof, lengths)?;
+            proof.ops()?;
+            proof.conclude(true)
+        },
+    );
+    assert_eq!(failure, None, "{table}");
+    assert!(table.contains("op results of") && table.contains("given drafter: ") && table.contains("ops: "));
+    let (_, failure) = proof(
+        |cpu| cpu,
+        |proof, lengths| {
+            let first = proof.begin(lengths)?;
+            proof.benches.truncate(1);
+            proof.benches[0].cells = vec![PLAIN];
+            proof.matrix(first)?;
+            proof.conclude(false)
+        },
+    );
+    assert!(
+        failure.expect("no draft was tried").contains("not proved: none of the script's drafts was accepted")
+    );
+}
