@@ -1,11 +1,14 @@
-//! The `--draft` argument.
+//! Drafters, in arguments.
 
 use std::path::PathBuf;
 
+use clap::ValueEnum;
+use paceline::drafters::{AssistantConventions, DraftHidden, DraftPosition};
 use paceline_checkpoint::ModelFolder;
 
 use crate::builtin;
 use crate::failure::Failure;
+use crate::model;
 
 /// Who drafts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +17,7 @@ pub(crate) enum DraftArg {
     None,
     /// The assistant of the built-in model.
     Tiny,
-    /// The assistant in a folder.
+    /// The assistant in a folder, or of the hub.
     Folder(PathBuf),
 }
 
@@ -34,7 +37,46 @@ impl DraftArg {
         match self {
             DraftArg::None => Ok(None),
             DraftArg::Tiny => builtin::tiny_assistant().map(Some),
-            DraftArg::Folder(path) => Ok(Some(ModelFolder::open(path)?)),
+            DraftArg::Folder(path) => model::open_place(path).map(Some),
+        }
+    }
+}
+
+/// How an assistant is run, in arguments.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct ConventionArgs {
+    /// Where an assistant's queries stand: at the newest token, as the format says, or at the last one that was read. Changes which
+    /// drafts are accepted, never the text
+    #[arg(long, value_name = "P", value_enum, default_value = "bonus")]
+    draft_position: PositionArg,
+    /// Which hidden state an assistant starts from: after the final norm, as the format says, or before it
+    #[arg(long, value_name = "H", value_enum, default_value = "post-norm")]
+    draft_hidden: HiddenArg,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PositionArg {
+    Bonus,
+    LastCommitted,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum HiddenArg {
+    PostNorm,
+    PreNorm,
+}
+
+impl From<ConventionArgs> for AssistantConventions {
+    fn from(args: ConventionArgs) -> Self {
+        AssistantConventions {
+            position: match args.draft_position {
+                PositionArg::Bonus => DraftPosition::Bonus,
+                PositionArg::LastCommitted => DraftPosition::LastCommitted,
+            },
+            hidden: match args.draft_hidden {
+                HiddenArg::PostNorm => DraftHidden::PostNorm,
+                HiddenArg::PreNorm => DraftHidden::PreNorm,
+            },
         }
     }
 }

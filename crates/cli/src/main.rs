@@ -7,6 +7,7 @@ mod bench;
 mod builtin;
 mod chat_prompt;
 mod check;
+mod clock;
 mod draft;
 mod failure;
 #[cfg(feature = "hub")]

@@ -139,12 +139,11 @@ impl<B: Backend + 'static> Lab<'_, B> {
         let mut since_last = STAGGER;
         while !waiting.is_empty() || !running.is_empty() {
             since_last += 1;
-            if running.len() < cell.batch && (since_last > STAGGER || running.is_empty()) {
-                if let Some(text) = waiting.pop_front() {
-                    let request = request(cell, &prompts[text], n);
-                    running.insert(engine.submit(request).map_err(Failure::failed)?, text);
-                    since_last = 0;
-                }
+            let room = running.len() < cell.batch && (since_last > STAGGER || running.is_empty());
+            if let Some(text) = waiting.pop_front_if(|_| room) {
+                let request = request(cell, &prompts[text], n);
+                running.insert(engine.submit(request).map_err(Failure::failed)?, text);
+                since_last = 0;
             }
             engine.step(&mut events).map_err(Failure::failed)?;
             for (id, event) in events.drain(..) {

@@ -20,7 +20,7 @@ use paceline::{Isa, Sizes, TokenId};
 use paceline_backend::{Backend, Comparison, CpuBackend, Level, OpSite, Place};
 use paceline_checkpoint::ModelFolder;
 
-use crate::draft::DraftArg;
+use crate::draft::{ConventionArgs, DraftArg};
 use crate::failure::Failure;
 use crate::model::{self, ActivationArg, ThreadsArg};
 use budget::Budget;
@@ -40,10 +40,12 @@ const MAX_CHUNKS: usize = 64;
 pub(crate) struct Args {
     #[command(flatten)]
     model: model::ModelArg,
-    /// Drafter: folder of an assistant, `tiny` for the built-in model's, or `none`. The plain text with mistakes put in is
+    /// Drafter: folder or hub id of an assistant, `tiny` for the built-in model's, or `none`. The plain text with mistakes put in is
     /// always tried as well
     #[arg(long, value_name = "D", default_value = "none", value_parser = DraftArg::parse)]
     draft: DraftArg,
+    #[command(flatten)]
+    conventions: ConventionArgs,
     /// Also repeat each op row by row, and compare
     #[arg(long)]
     ops: bool,
@@ -80,6 +82,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         isa: model::isa()?,
         threads: args.threads.get(),
         activations: args.activations,
+        conventions: args.conventions.into(),
         n: args.n,
         limit: Duration::from_secs(60 * args.minutes as u64),
         extent: Extent { thorough: args.thorough, prompt_tokens: args.prompt_tokens },
@@ -111,6 +114,7 @@ struct Options {
     isa: Isa,
     threads: usize,
     activations: ActivationArg,
+    conventions: AssistantConventions,
     n: usize,
     limit: Duration,
     extent: Extent,
@@ -138,12 +142,12 @@ fn with_proof<B: Backend + 'static, T>(
         n_slots: cells::MAX_BATCH,
         prefill_rows: longest.min(MAX_CHUNK),
         max_drafts: cells::MAX_DRAFTS,
-        kv_memory: None,
+        ..Sizes::single(1)
     };
     let lab = Lab {
         folder,
         drafter,
-        conventions: AssistantConventions::default(),
+        conventions: options.conventions,
         activation: options.activations.into(),
         sizes,
         wrap,

@@ -38,6 +38,7 @@ fn options() -> Options {
         isa: Isa::best().0,
         threads: 2,
         activations: ActivationArg::Bf16,
+        conventions: AssistantConventions::default(),
         n: 12,
         limit: Duration::from_secs(600),
         extent: Extent::default(),
@@ -75,7 +76,7 @@ fn the_matrix_catches_an_op_that_is_wrong_from_two_rows_on() {
     let (table, failure) = proof::<Planted<false>>(|cpu| Observed::new(cpu, WrongFromTwoRows), matrix);
     let failure = failure.expect("it must not pass");
     assert!(table.trim_end().ends_with("DIFFERS"), "{table}");
-    for word in ["op `linear` of layer 0", "column 5", "position 1 of text", "in plain decoding"] {
+    for word in ["op `linear` of layer 0", "column 5", "row at position ", "in plain decoding"] {
         assert!(failure.contains(word), "no {word:?} in: {failure}");
     }
 }

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::ArgGroup;
-use paceline::drafters::AssistantConventions;
-use paceline::{DraftOptions, Inexact, LoadOptions, ModelFolder, Request, Sizes, TokenId, Tokenizer};
+use paceline::{DraftOptions, Engine, Inexact, LoadOptions, ModelFolder, Request, Sizes, TokenId, Tokenizer};
 
-use crate::builtin;
 use crate::chat_prompt::PromptEncoder;
+use crate::clock;
+use crate::draft::{ConventionArgs, DraftArg};
 use crate::failure::Failure;
 use crate::model::{self, ActivationArg, ThreadsArg};
 use crate::peak_memory::peak_memory_bytes;
@@ -62,11 +62,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "T", default_value = "0", value_parser = parse_temperature, allow_negative_numbers = true)]
     temperature: Greedy,
     /// Drafter: folder or hub id of an assistant, `tiny` for the built-in model's, or `none`. Changes the speed, never the text
-    #[arg(long, value_name = "D", value_parser = parse_draft)]
-    draft: Option<Draft>,
+    #[arg(long, value_name = "D", value_parser = DraftArg::parse)]
+    draft: Option<DraftArg>,
     /// Drafts of a round, or `auto` for what the drafter suggests
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = parse_draft_tokens, requires = "draft")]
     draft_tokens: DraftTokens,
+    #[command(flatten)]
+    conventions: ConventionArgs,
     /// Type of the activations
     #[arg(long, value_name = "TYPE", value_enum, default_value = "bf16")]
     activations: ActivationArg,
@@ -87,17 +89,6 @@ pub(crate) struct Args {
 #[derive(Clone, Copy, Debug)]
 struct Greedy;
 
-/// Who drafts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Draft {
-    /// Nobody: plain decoding.
-    None,
-    /// The assistant of the built-in model.
-    Tiny,
-    /// The assistant in a folder.
-    Folder(PathBuf),
-}
-
 /// Drafts of a round; `None` leaves it to the drafter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DraftTokens(Option<usize>);
@@ -109,15 +100,6 @@ fn parse_temperature(word: &str) -> Result<Greedy, String> {
             Err("sampling is not supported yet; expected temperature 0".to_owned())
         }
         _ => Err("expected a temperature of at least 0".to_owned()),
-    }
-}
-
-fn parse_draft(word: &str) -> Result<Draft, String> {
-    match word {
-        "" => Err("expected a folder, `tiny` or `none`".to_owned()),
-        "none" => Ok(Draft::None),
-        "tiny" => Ok(Draft::Tiny),
-        path => Ok(Draft::Folder(path.into())),
     }
 }
 
@@ -140,15 +122,11 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let tokenizer = tokenizer(&folder, description.vocab_size)?;
     let requests = requests(&args, &folder, tokenizer.as_deref(), prompts)?;
     let sizes = sizes(&args, &requests, description.max_positions);
-    let drafter = match &args.draft {
-        None | Some(Draft::None) => None,
-        Some(Draft::Tiny) => Some(builtin::tiny_assistant()?),
-        Some(Draft::Folder(path)) => Some(model::open_place(path)?),
-    };
+    let drafter = args.draft.as_ref().map(DraftArg::open).transpose()?.flatten();
     let draft = drafter.as_ref().map(|folder| DraftOptions {
         folder,
         tokens_per_round: args.draft_tokens.0,
-        assistant: AssistantConventions::default(),
+        assistant: args.conventions.into(),
     });
     let start = Instant::now();
     let progress = Progress::new("loading layers", description.n_layers);
@@ -163,10 +141,16 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         progress: &mut |layers, _of| progress.set(layers),
     };
     let mut engine = paceline::load(&folder, options)?;
+    engine.set_clock(clock::now);
     progress.clear();
     let load = start.elapsed();
     let level = engine.backend_info().level;
-    let facts = || RunFacts { load, level: level.clone(), peak_memory_bytes: peak_memory_bytes() };
+    let facts = |engine: &Engine| RunFacts {
+        load,
+        level: level.clone(),
+        peak_memory_bytes: peak_memory_bytes(),
+        rounds: engine.times(),
+    };
     let form = match (args.json, args.prompts_file.is_some()) {
         (true, false) => stream::Form::Json,
         (true, true) => stream::Form::JsonOfSeveral,

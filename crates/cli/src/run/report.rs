@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use paceline::{Completion, DraftStatistics};
+use paceline::{Completion, DraftStatistics, RoundTimes};
 use serde::Serialize;
 
 /// The line of `--json`. Scripts rely on names and meaning.
@@ -31,6 +31,28 @@ struct Timings {
     prefill_tokens_per_s: Option<f64>,
     decode_ms: f64,
     decode_tokens_per_s: Option<f64>,
+    /// Where the time of rounds went; only of a run with one prompt, since a batch shares its rounds.
+    rounds: Option<Rounds>,
+}
+
+/// Milliseconds of all rounds of a run.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Rounds {
+    draft_ms: f64,
+    verify_ms: f64,
+    choose_ms: f64,
+    host_ms: f64,
+}
+
+impl From<RoundTimes> for Rounds {
+    fn from(times: RoundTimes) -> Self {
+        Rounds {
+            draft_ms: milliseconds(times.draft),
+            verify_ms: milliseconds(times.verify),
+            choose_ms: milliseconds(times.choose),
+            host_ms: milliseconds(times.host),
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -98,6 +120,7 @@ pub(crate) struct RunFacts {
     pub(crate) load: Duration,
     pub(crate) level: String,
     pub(crate) peak_memory_bytes: Option<u64>,
+    pub(crate) rounds: RoundTimes,
 }
 
 impl Report {
@@ -113,6 +136,7 @@ impl Report {
             decode_ms: milliseconds(decode),
             // The first token came with the prompt.
             decode_tokens_per_s: speed(token_ids.len().saturating_sub(1), decode),
+            rounds: index.is_none().then(|| facts.rounds.into()),
         };
         Report {
             index,

@@ -41,7 +41,7 @@ pub(crate) fn generate(
     engine: &mut Engine,
     requests: Vec<Request>,
     form: Form,
-    facts: &dyn Fn() -> RunFacts,
+    facts: &dyn Fn(&Engine) -> RunFacts,
 ) -> Result<(), Failure> {
     let mut outputs = submit(engine, requests, form)?;
     let n_prompt = outputs.iter().map(|output| output.prompt_tokens).sum::<usize>();
@@ -57,7 +57,7 @@ pub(crate) fn generate(
         while outputs.front().is_some_and(|output| output.completion.finished.is_some()) {
             let output = outputs.pop_front().expect("there is a first one");
             n_read_and_gone += output.prompt_tokens;
-            output.finish(form, facts)?;
+            output.finish(form, &facts(engine))?;
         }
         let n_read = n_read_and_gone + outputs.iter().map(|output| output.read).sum::<usize>();
         if let Some(progress) = progress.take_if(|progress| progress.reach(n_read)) {
@@ -108,11 +108,11 @@ impl Output {
         }
     }
 
-    fn finish(self, form: Form, facts: &dyn Fn() -> RunFacts) -> Result<(), Failure> {
+    fn finish(self, form: Form, facts: &RunFacts) -> Result<(), Failure> {
         let index = (form == Form::JsonOfSeveral).then_some(self.index);
         match form {
             Form::Json | Form::JsonOfSeveral => {
-                let report = Report::new(index, self.completion, &self.clock, &facts());
+                let report = Report::new(index, self.completion, &self.clock, facts);
                 let line = serde_json::to_string(&report).map_err(Failure::failed)?;
                 write(&format!("{line}\n"))
             }
@@ -125,7 +125,7 @@ impl Output {
                     write("\n")?;
                 }
                 self.note_drafting();
-                self.summarise(&facts());
+                self.summarise(facts);
                 Ok(())
             }
         }

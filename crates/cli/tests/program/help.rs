@@ -10,7 +10,7 @@ fn help_says_what_there_is() {
         ("inspect", include_str!("snapshots/inspect.txt")),
         ("check", include_str!("snapshots/check.txt")),
         ("render", include_str!("snapshots/render.txt")),
-        ("bench", include_str!("snapshots/bench.txt")),
+        ("prove", include_str!("snapshots/prove.txt")),
         ("bench", include_str!("snapshots/bench.txt")),
     ];
     for (subcommand, page) in pages {

@@ -8,5 +8,6 @@ mod help;
 mod hub;
 mod inspect;
 mod process;
+mod prove;
 mod render;
 mod run;

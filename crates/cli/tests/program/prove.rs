@@ -1,0 +1,58 @@
+//! `paceline prove`. That it fails where it should is tested beside its code.
+
+use std::fs;
+
+use crate::process::{oracle, paceline, refuses, stdout};
+
+#[test]
+fn a_pair_is_proved_at_every_level() {
+    let mut command = paceline();
+    command.arg("prove").arg(oracle("gemma4_e")).arg("--draft").arg(oracle("gemma4_e_assistant"));
+    let text = stdout(command.args(["-n", "12", "--activations", "f32"]));
+    let runs = text.lines().filter(|line| line.ends_with("  same")).count();
+    assert!(text.contains(&format!("{runs} runs gave the text of plain decoding")) && runs > 40, "{text}");
+    assert!(text.contains("\nscalar ") && text.contains("given drafter: "), "{text}");
+    assert!(!text.contains("left out") && !text.contains("beyond the first window: 0"), "{text}");
+}
+
+#[test]
+fn made_up_weights_and_long_prompts_are_proved_without_a_drafter() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(oracle("gemma4_dense").join("config.json"), folder.path().join("config.json")).unwrap();
+    let mut command = paceline();
+    command.arg("prove").arg(folder.path()).args([
+        "--random-weights",
+        "7",
+        "--prompt-tokens",
+        "70",
+        "-n",
+        "6",
+    ]);
+    let text = stdout(command.args(["--threads", "1", "--ops"]).env("PACELINE_ISA", "scalar"));
+    assert!(text.contains("with no drafter; levels scalar;") && text.contains("\nscript: "), "{text}");
+    assert!(text.contains("ops: ") && text.contains("rows beyond the first window: "), "{text}");
+}
+
+#[test]
+fn what_was_not_tried_is_not_proved() {
+    // One token leaves no room for a draft.
+    refuses(
+        paceline().arg("prove").arg(oracle("gemma3")).args(["-n", "1"]),
+        1,
+        &["not proved", "accepted", "-n"],
+    );
+}
+
+#[test]
+fn what_cannot_be_proved_is_exit_code_2() {
+    refuses(paceline().args(["prove", "/nonexistent/model"]), 2, &["/nonexistent/model"]);
+    refuses(paceline().arg("prove").arg(oracle("gemma3")).args(["-n", "0"]), 2, &["-n", "at least 1"]);
+    refuses(paceline().arg("prove").arg(oracle("gemma3")).args(["-n", "1000000"]), 2, &["leaves no room"]);
+    let pair = |target: &str, drafter: &str| {
+        let mut command = paceline();
+        command.arg("prove").arg(oracle(target)).arg("--draft").arg(oracle(drafter));
+        command
+    };
+    refuses(&mut pair("gemma4_dense", "gemma4_e_assistant"), 2, &["does not fit the target"]);
+    refuses(&mut pair("gemma4_dense", "gemma4_dense"), 2, &["is not a drafter"]);
+}
