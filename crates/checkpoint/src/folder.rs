@@ -15,6 +15,7 @@ use crate::{ChatTemplate, Error, FileBytes, GenerationConfig, RawConfig, Tensors
 /// Largest accepted config file, in bytes. Published ones have less than 100 kB.
 const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
+const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const TEMPLATE: &str = "chat_template.jinja";
@@ -30,7 +31,7 @@ pub struct ModelFolder {
     origin: PathBuf,
     files: Files,
     config: RawConfig,
-    /// Weights are made up from this seed.
+    /// Seed of made-up weights, which stand in the place of those of the folder.
     random_weights: Option<u64>,
 }
 
@@ -71,12 +72,13 @@ impl ModelFolder {
     }
 
     fn new(origin: PathBuf, files: Files) -> Result<ModelFolder, Error> {
-        let config = read_config(&origin, &files, "config.json")?
-            .ok_or_else(|| Error::MissingFile { folder: origin.clone(), file: "config.json" })?;
+        let config = read_config(&origin, &files, CONFIG)?
+            .ok_or_else(|| Error::MissingFile { folder: origin.clone(), file: CONFIG })?;
         Ok(ModelFolder { origin, files, config, random_weights: None })
     }
 
-    /// The same folder with weights that are made up from `seed`, see [`Tensors::random`]; it needs no file of weights.
+    /// The same folder with made-up weights ([`Tensors::random`]) in the place of its own, which need not be there.
+    #[must_use]
     pub fn with_random_weights(self, seed: u64) -> ModelFolder {
         ModelFolder { random_weights: Some(seed), ..self }
     }
@@ -89,6 +91,15 @@ impl ModelFolder {
     /// The parsed `config.json`.
     pub fn config(&self) -> &RawConfig {
         &self.config
+    }
+
+    /// The bytes of `config.json`.
+    ///
+    /// # Errors
+    /// [`Error::MissingFile`] when it has gone since, [`Error::Io`], [`Error::FileTooLarge`].
+    pub fn config_bytes(&self) -> Result<Cow<'_, [u8]>, Error> {
+        self.read(CONFIG, MAX_CONFIG_BYTES)?
+            .ok_or_else(|| Error::MissingFile { folder: self.origin.clone(), file: CONFIG })
     }
 
     /// How to generate from the checkpoint, from `generation_config.json` and what the config says otherwise.
@@ -106,7 +117,7 @@ impl ModelFolder {
     /// [`Error::MissingWeights`]; everything that can be wrong with an index and with headers.
     pub fn tensors(&self) -> Result<Tensors, Error> {
         match self.random_weights {
-            Some(seed) => Ok(Tensors::random(&self.origin, seed)),
+            Some(seed) => Ok(Tensors::random(&self.origin.join(CONFIG), seed)),
             None => open_weights(self),
         }
     }

@@ -12,6 +12,8 @@ use serde_json::json;
 
 use crate::chat_prompt::PromptEncoder;
 use crate::failure::Failure;
+use crate::made_up::MadeUpArgs;
+use crate::memory;
 use crate::model::{self, ActivationArg, ThreadsArg};
 use crate::progress::Progress;
 use crate::prompts::{Input, Source};
@@ -53,6 +55,8 @@ pub(crate) struct Args {
     activations: ActivationArg,
     #[command(flatten)]
     threads: ThreadsArg,
+    #[command(flatten)]
+    made_up: MadeUpArgs,
     /// Print one JSON object for each answer instead of a table
     #[arg(long)]
     json: bool,
@@ -78,8 +82,8 @@ impl Answer {
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let folder = model::open(args.model.as_deref())?;
-    let drafter = args.draft.as_deref().map(model::open_place).transpose()?;
+    let folder = args.made_up.open(args.model.as_deref())?;
+    let drafter = args.draft.as_deref().map(|drafter| args.made_up.open_drafter(drafter)).transpose()?;
     let prompts = prompts(args, &folder)?;
     let mut engine = load(args, &folder, drafter.as_ref(), &prompts)?;
     let ways: &[bool] = if drafter.is_some() { &[false, true] } else { &[false] };
@@ -118,11 +122,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn prompts(args: &Args, folder: &ModelFolder) -> Result<Vec<Vec<TokenId>>, Failure> {
+    let tokenizer = folder.tokenizer()?;
     let inputs: Vec<Input> = match &args.prompts_file {
         Some(path) => Source::Lines(path.clone()).read()?.into_iter().map(|prompt| prompt.input).collect(),
+        // Made-up weights do not care what they are asked.
+        None if tokenizer.is_none() && args.made_up.is_asked_for() => {
+            vec![Input::TokenIds((2..18).collect())]
+        }
         None => PROMPTS.map(|text| Input::Text(text.to_owned())).into(),
     };
-    let tokenizer = folder.tokenizer()?;
     let mut prompts = Vec::with_capacity(inputs.len());
     for input in inputs {
         let ids = match input {
@@ -142,6 +150,8 @@ fn load(
 ) -> Result<Engine, Failure> {
     let description = paceline_models::describe(folder.config())?;
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+    let sizes = Sizes::single((longest + args.n).min(description.max_positions));
+    memory::check(folder, &description, sizes, args.activations.into())?;
     let progress = Progress::new("loading layers", description.n_layers);
     let engine = paceline::load(
         folder,
@@ -149,7 +159,7 @@ fn load(
             isa: model::isa()?,
             threads: args.threads.get(),
             activation: args.activations.into(),
-            sizes: Sizes::single((longest + args.n).min(description.max_positions)),
+            sizes,
             inexact: Inexact::Refuse,
             draft: drafter.map(|folder| DraftOptions {
                 folder,

@@ -8,7 +8,7 @@ use paceline_checkpoint::ModelFolder;
 
 use crate::builtin;
 use crate::failure::Failure;
-use crate::model;
+use crate::made_up::MadeUpArgs;
 
 /// Who drafts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,11 +33,11 @@ impl DraftArg {
     }
 
     /// Opens the drafter's folder, if there is one.
-    pub(crate) fn open(&self) -> Result<Option<ModelFolder>, Failure> {
+    pub(crate) fn open(&self, made_up: &MadeUpArgs) -> Result<Option<ModelFolder>, Failure> {
         match self {
             DraftArg::None => Ok(None),
             DraftArg::Tiny => builtin::tiny_assistant().map(Some),
-            DraftArg::Folder(path) => model::open_place(path).map(Some),
+            DraftArg::Folder(path) => made_up.open_drafter(path).map(Some),
         }
     }
 }

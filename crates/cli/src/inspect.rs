@@ -4,16 +4,16 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use paceline::{Activation, Sizes};
-use paceline_backend::{KV_BLOCK, KvGroupSpec};
 use paceline_checkpoint::ModelFolder;
 use paceline_models::{Description, Parameters};
 
 use crate::failure::Failure;
+use crate::made_up::open_shape;
+use crate::memory::{Needed, WEIGHT_BYTES, kv_bytes};
 use crate::model::{self, ActivationArg, ModelArg};
 use crate::numbers::{bytes, grouped};
+use crate::shapes;
 
-/// Bytes of a weight.
-const WEIGHT_BYTES: u64 = 2;
 /// Contexts whose memory is shown if none is asked for, beside the model's own.
 const CONTEXTS: [usize; 2] = [4096, 32_768];
 
@@ -22,6 +22,12 @@ const CONTEXTS: [usize; 2] = [4096, 32_768];
 pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArg,
+    /// A published size by its name in the place of MODEL
+    #[arg(long, value_name = "NAME", conflicts_with = "model", value_parser = shapes::parser())]
+    shape: Option<String>,
+    /// Print config.json as it is and nothing else
+    #[arg(long)]
+    config: bool,
     /// Tokens of a sequence to show the memory for; left out, some usual numbers
     #[arg(long, value_name = "N", value_parser = model::at_least_one)]
     context: Option<usize>,
@@ -32,7 +38,13 @@ pub(crate) struct Args {
 
 /// Runs the subcommand.
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
-    let folder = model::open(args.model.model.as_deref())?;
+    let folder = match &args.shape {
+        Some(name) => open_shape(name)?,
+        None => model::open(args.model.model.as_deref())?,
+    };
+    if args.config {
+        return io::stdout().lock().write_all(&folder.config_bytes()?).map_err(Failure::output);
+    }
     let isa = model::isa()?;
     let description = paceline_models::describe(folder.config())?;
     let contexts = contexts(args.context, &description);
@@ -105,29 +117,16 @@ fn memory(
         let name = if i == 0 { "K/V a token" } else { "" };
         line(text, name, &format!("{} {of}", bytes(kv_bytes(group, activation, 1))));
     }
-    let packed = description.parameters.iter().filter(|part| !part.mapped);
-    let weights = packed.map(|part| part.count * WEIGHT_BYTES).sum::<u64>();
     for (i, &context) in contexts.iter().enumerate() {
-        let blocks = Sizes::single(context).limits(description, activation)?.kv_blocks;
-        let groups = description.kv_groups.iter().zip(blocks);
-        let kv = groups.map(|(group, blocks)| kv_bytes(group, activation, blocks * KV_BLOCK)).sum::<u64>();
+        let needed = Needed::of(description, Sizes::single(context), activation)?;
         let value = format!(
             "{} at {} tokens: {} of weights, {} of K/V; buffers come on top",
-            bytes(weights + kv),
+            bytes(needed.total()),
             grouped(context as u64),
-            bytes(weights),
-            bytes(kv)
+            bytes(needed.weights),
+            bytes(needed.kv)
         );
         line(text, if i == 0 { "memory" } else { "" }, &value);
     }
     Ok(())
-}
-
-/// Bytes of K and V of `tokens` tokens in a group.
-fn kv_bytes(group: &KvGroupSpec, activation: Activation, tokens: usize) -> u64 {
-    let value = match activation {
-        Activation::Bf16 => 2,
-        Activation::F32 => 4,
-    };
-    2 * (group.layers * group.kv_heads * group.head_dim) as u64 * value * tokens as u64
 }

@@ -13,6 +13,8 @@ mod failure;
 #[cfg(feature = "hub")]
 mod hub;
 mod inspect;
+mod made_up;
+mod memory;
 mod model;
 mod numbers;
 mod peak_memory;
@@ -21,6 +23,7 @@ mod prompts;
 mod prove;
 mod render;
 mod run;
+mod shapes;
 mod text_file;
 mod usage;
 

@@ -22,6 +22,7 @@ use paceline_checkpoint::ModelFolder;
 
 use crate::draft::{ConventionArgs, DraftArg};
 use crate::failure::Failure;
+use crate::made_up::MadeUpArgs;
 use crate::model::{self, ActivationArg, ThreadsArg};
 use budget::Budget;
 use cells::{Axes, Bench, Cell, Drafts, Who};
@@ -66,18 +67,14 @@ pub(crate) struct Args {
     /// Add a prompt of this many tokens
     #[arg(long, value_name = "N", value_parser = model::at_least_one)]
     prompt_tokens: Option<usize>,
-    /// Make up the weights from this seed: MODEL is a folder with config.json alone
-    #[arg(long, value_name = "SEED", requires = "model")]
-    random_weights: Option<u64>,
+    #[command(flatten)]
+    made_up: MadeUpArgs,
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
-    let mut folder = model::open(args.model.model.as_deref())?;
-    if let Some(seed) = args.random_weights {
-        folder = folder.with_random_weights(seed);
-    }
-    let drafter = args.draft.open()?;
+    let folder = args.made_up.open(args.model.model.as_deref())?;
+    let drafter = args.draft.open(&args.made_up)?;
     let options = Options {
         isa: model::isa()?,
         threads: args.threads.get(),

@@ -14,6 +14,8 @@ use crate::chat_prompt::PromptEncoder;
 use crate::clock;
 use crate::draft::{ConventionArgs, DraftArg};
 use crate::failure::Failure;
+use crate::made_up::MadeUpArgs;
+use crate::memory;
 use crate::model::{self, ActivationArg, ThreadsArg};
 use crate::peak_memory::peak_memory_bytes;
 use crate::progress::Progress;
@@ -77,6 +79,8 @@ pub(crate) struct Args {
     prefill_chunk: usize,
     #[command(flatten)]
     threads: ThreadsArg,
+    #[command(flatten)]
+    made_up: MadeUpArgs,
     /// Most tokens of prompt and output together; left out, what the prompt and -n need
     #[arg(long, value_name = "N", value_parser = model::at_least_one)]
     context: Option<usize>,
@@ -116,13 +120,14 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let Greedy = args.temperature;
     let (place, source) = place_and_source(&args)?;
     let prompts = source.read()?;
-    let folder = model::open(place.as_deref())?;
+    let folder = args.made_up.open(place.as_deref())?;
     let isa = model::isa()?;
     let description = paceline_models::describe(folder.config())?;
     let tokenizer = tokenizer(&folder, description.vocab_size)?;
     let requests = requests(&args, &folder, tokenizer.as_deref(), prompts)?;
     let sizes = sizes(&args, &requests, description.max_positions);
-    let drafter = args.draft.as_ref().map(DraftArg::open).transpose()?.flatten();
+    memory::check(&folder, &description, sizes, args.activations.into())?;
+    let drafter = args.draft.as_ref().map(|draft| draft.open(&args.made_up)).transpose()?.flatten();
     let draft = drafter.as_ref().map(|folder| DraftOptions {
         folder,
         tokens_per_round: args.draft_tokens.0,

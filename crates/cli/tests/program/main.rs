@@ -7,6 +7,7 @@ mod help;
 #[cfg(all(unix, feature = "hub"))]
 mod hub;
 mod inspect;
+mod made_up;
 mod process;
 mod prove;
 mod render;
