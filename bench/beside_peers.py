@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Paceline beside other engines on the tiny pair, in one run.
+
+    bench/beside_peers.py --binary target/release/paceline --peers PEERS --python VENV/bin/python --models DIR --out FILE.json
+
+PEERS is a folder with `run.py` (one engine and mode on 20 prompts, one JSON line a text) and `prompts.json`; VENV and DIR are what its
+`setup.sh` makes. Rounds go over all engines in turn, each a new process, so that slow phases of the machine fall on all of them.
+Rates are tokens after the first by their seconds; a figure is the median over the rounds of (all tokens / all seconds).
+"""
+import argparse
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import tempfile
+
+K = 4
+NEW = 128
+MODES = [("xllamacpp", "bf16/plain"), ("xllamacpp", "bf16/mtp"), ("transformers", "bf16/plain"), ("transformers", "bf16/mtp")]
+
+
+def prompts(args):
+    """The peers' prompts as token ids, by the peers' own tokenizer."""
+    code = "import json, run; print(json.dumps(run.load_prompts()[0]))"
+    done = subprocess.run([args.python, "-c", code], cwd=args.peers, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def ours(args, asked):
+    """One round of `paceline bench`: {way: rate}, tokens a pass of the drafted way, and the texts by prompt."""
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as f:
+        for _, ids in asked:
+            f.write(json.dumps({"token_ids": ids}) + "\n")
+        f.flush()
+        command = [args.binary, "bench", "--draft", args.assistant, "--draft-tokens", str(K), "--prompts-file", f.name, "-n", str(NEW),
+                   "--rounds", "3", "--threads", "2", "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    rates = {}
+    for drafted in (False, True):
+        part = [line for line in lines if line["drafted"] == drafted]
+        rates[drafted] = sum(line["n"] for line in part) / sum(line["decode_s"] for line in part)
+    drafted = [line for line in lines if line["drafted"]]
+    return rates, drafted
+
+
+def theirs(args, engine, mode):
+    """One round of a peer's mode: its rate."""
+    with tempfile.NamedTemporaryFile("r", suffix=".jsonl") as f:
+        command = [args.python, "run.py", "--dir", args.models, "--engine", engine, "--mode", mode, "--out", f.name]
+        subprocess.run(command, cwd=args.peers, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+        lines = [json.loads(line) for line in f]
+    texts = [line for line in lines if line.get("n") and line.get("decode_s")]
+    return sum(line["n"] for line in texts) / sum(line["decode_s"] for line in texts)
+
+
+def figure(name, values, unit):
+    return {"name": name, "value": round(statistics.median(values), 4), "unit": unit, "min": round(min(values), 4), "max": round(max(values), 4)}
+
+
+def main():
+    ap = argparse.ArgumentParser()
+    for name in ("--binary", "--peers", "--python", "--models", "--assistant", "--out"):
+        ap.add_argument(name, required=True)
+    ap.add_argument("--rounds", type=int, default=3)
+    args = ap.parse_args()
+    for name in ("binary", "peers", "python", "models", "assistant", "out"):
+        # Not resolved: a virtual environment's python is a link.
+        setattr(args, name, os.path.abspath(getattr(args, name)))
+    asked = prompts(args)
+    plain, drafted, peers, per_pass = [], [], {}, []
+    for r in range(args.rounds):
+        rates, lines = ours(args, asked)
+        plain.append(rates[False])
+        drafted.append(rates[True])
+        per_pass.append(sum(line["n"] for line in lines) / sum(line["passes"] for line in lines))
+        for engine, mode in MODES:
+            peers.setdefault((engine, mode), []).append(theirs(args, engine, mode))
+        print("round", r + 1, {True: "drafted", False: "plain"}, {k: round(v) for k, v in rates.items()},
+              {"/".join(k): round(v[-1]) for k, v in peers.items()}, flush=True)
+
+    def over(ours_, key):
+        return [a / b for a, b in zip(ours_, peers[key])]
+
+    figures = [
+        figure("tiny.plain_tokens_per_s", plain, "tokens/s"),
+        figure("tiny.drafted_tokens_per_s", drafted, "tokens/s"),
+        figure("tiny.tokens_per_pass", per_pass, "tokens"),
+        figure("tiny.plain_over_llamacpp", over(plain, ("xllamacpp", "bf16/plain")), "ratio"),
+        figure("tiny.plain_over_transformers", over(plain, ("transformers", "bf16/plain")), "ratio"),
+        figure("tiny.drafted_over_plain", [a / b for a, b in zip(drafted, plain)], "ratio"),
+        figure("tiny.drafted_over_llamacpp_drafted", over(drafted, ("xllamacpp", "bf16/mtp")), "ratio"),
+        figure("tiny.drafted_over_transformers_drafted", over(drafted, ("transformers", "bf16/mtp")), "ratio"),
+    ]
+    figures += [figure("peer.%s.%s" % (engine, mode.replace("/", ".")), values, "tokens/s") for (engine, mode), values in peers.items()]
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    machine = "%d cores, %s" % (os.cpu_count(), processor())
+    result = {"date": datetime.date.today().isoformat(), "machine": machine, "commit": commit,
+              "command": "bench/beside_peers.py --rounds %d, 20 prompts of at most %d new tokens, greedy, bf16, 2 threads, K = %d" % (args.rounds, NEW, K),
+              "figures": figures}
+    with open(args.out, "w") as f:
+        json.dump(result, f, indent=1)
+        f.write("\n")
+    for f in figures:
+        print("%-40s %10.2f (%.2f to %.2f) %s" % (f["name"], f["value"], f["min"], f["max"], f["unit"]))
+
+
+def processor():
+    try:
+        with open("/proc/cpuinfo") as f:
+            return next(line.split(":", 1)[1].strip() for line in f if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()
+
+
+if __name__ == "__main__":
+    main()
