@@ -2,13 +2,14 @@
 //!
 //! A tile of K or V in its packing is two ready tiles of 32 k x 16 outputs.
 //!
-//! | rows | at once | registers 0..=3, 4 and 5, the others |
-//! |---|---|---|
-//! | one tile | two panels of outputs | results of each half panel; rows in 4; K or V in 5, 6, 7 |
-//! | two tiles | one panel of outputs | results of each tile and half; rows in 4, 5; K or V in 6, 7 |
+//! | rows | registers |
+//! |---|---|
+//! | one tile | 0, 1 results of each half panel; 4 rows; 5, 6 K or V |
+//! | two tiles | 0 to 3 results of each tile and half panel; 4, 5 rows; 6, 7 K or V |
 //!
-//! Two tiles take half as many loads for each multiplication, which keeps the multiplier busy where K and V come from the
-//! L2 cache. There prefetching costs a tenth; from memory it gains a fifth.
+//! Two tiles take fewer loads for each multiplication, which keeps the multiplier busy where K and V come from the L2
+//! cache. There prefetching costs a tenth; from memory it gains a fifth. One tile of rows with two panels at once, which
+//! would save loads too, reads two streams at a time: up to a third slower from memory, a tenth from L2.
 
 use std::cell::Cell;
 
@@ -39,7 +40,7 @@ impl AmxKernel {
 
     fn configure_one(&self, rows: usize) {
         if self.rows.replace([rows, 0]) != [rows, 0] {
-            self.tiles.configure([rows, rows, rows, rows, rows, 16, 16, 16]);
+            self.tiles.configure([rows, rows, 16, 16, rows, 16, 16, 16]);
         }
     }
 
@@ -53,18 +54,18 @@ impl AmxKernel {
 /// A tile, and the one that will be read after it.
 type Step<'a> = (&'a [u16; TILE], &'a [u16; TILE]);
 
-/// The tiles of a panel of keys, one after the other; `step` panels further the reading goes on.
+/// The tiles of a panel of keys; the next panel follows.
 #[inline(always)]
-fn along<'a>(k: &'a [&[[u16; TILE]]], panel: usize, step: usize) -> impl Iterator<Item = Step<'a>> {
+fn along<'a>(k: &'a [&[[u16; TILE]]], panel: usize) -> impl Iterator<Item = Step<'a>> {
     let tiles = k[panel];
-    let after = k.get(panel + step).map_or(&tiles[0], |tiles| &tiles[0]);
+    let after = k.get(panel + 1).map_or(&tiles[0], |tiles| &tiles[0]);
     (0..tiles.len()).map(move |i| (&tiles[i], tiles.get(i + 1).unwrap_or(after)))
 }
 
-/// The tiles of a panel of dims, from each tile of keys one; `step` panels further the reading goes on.
+/// The tiles of a panel of dims, from each tile of keys one; the next panel follows.
 #[inline(always)]
-fn across<'a>(v: &'a [&[[u16; TILE]]], panel: usize, step: usize) -> impl Iterator<Item = Step<'a>> {
-    let after = v[0].get(panel + step).unwrap_or(&v[0][panel]);
+fn across<'a>(v: &'a [&[[u16; TILE]]], panel: usize) -> impl Iterator<Item = Step<'a>> {
+    let after = v[0].get(panel + 1).unwrap_or(&v[0][panel]);
     (0..v.len()).map(move |i| (&v[i][panel], v.get(i + 1).map_or(after, |tiles| &tiles[panel])))
 }
 
@@ -89,24 +90,16 @@ impl Kernel for AmxKernel {
             for panel in 0..k.len() {
                 // SAFETY: the registers are configured for these rows; the scores of each have this panel, and their
                 // queries a tile for each of the panel's `d_tiles` tiles.
-                unsafe {
-                    self.two_by_two(along(k, panel, 1), Rows::of(a, panel), Rows::of(b, panel), source)
-                };
+                unsafe { self.two_by_two(along(k, panel), Rows::of(a, panel), Rows::of(b, panel), source) };
             }
             return;
         }
         for tile in tiles {
             let product = Product::scores(k, d_tiles, tile);
             self.configure_one(product.rows);
-            for panel in (0..k.len() / 2 * 2).step_by(2) {
-                let tiles = along(k, panel, 2).zip(along(k, panel + 1, 2));
-                // SAFETY: as above; the scores have this panel and the next.
-                unsafe { self.one_by_four(tiles, Rows::of(product, panel)) };
-            }
-            if !k.len().is_multiple_of(2) {
-                let last = k.len() - 1;
+            for panel in 0..k.len() {
                 // SAFETY: as above.
-                unsafe { self.one_by_two(along(k, last, 1), Rows::of(product, last)) };
+                unsafe { self.one_by_two(along(k, panel), Rows::of(product, panel)) };
             }
         }
     }
@@ -118,23 +111,16 @@ impl Kernel for AmxKernel {
             for panel in 0..d_tiles {
                 // SAFETY: the registers are configured for these rows; the values of each have this panel, and their
                 // probabilities a tile for each tile of keys.
-                unsafe {
-                    self.two_by_two(across(v, panel, 1), Rows::of(a, panel), Rows::of(b, panel), source)
-                };
+                unsafe { self.two_by_two(across(v, panel), Rows::of(a, panel), Rows::of(b, panel), source) };
             }
             return;
         }
         for tile in tiles {
             let product = Product::values(v, d_tiles, tile);
             self.configure_one(product.rows);
-            for panel in (0..d_tiles / 2 * 2).step_by(2) {
-                let tiles = across(v, panel, 2).zip(across(v, panel + 1, 2));
-                // SAFETY: as above; the values have this panel and the next.
-                unsafe { self.one_by_four(tiles, Rows::of(product, panel)) };
-            }
-            if !d_tiles.is_multiple_of(2) {
+            for panel in 0..d_tiles {
                 // SAFETY: as above.
-                unsafe { self.one_by_two(across(v, d_tiles - 1, 1), Rows::of(product, d_tiles - 1)) };
+                unsafe { self.one_by_two(across(v, panel), Rows::of(product, panel)) };
             }
         }
     }
@@ -200,45 +186,10 @@ impl AmxKernel {
         }
     }
 
-    /// One tile of rows, 64 outputs.
-    ///
-    /// # Safety
-    /// The registers are configured for the rows of `a`, whose inputs have a tile of `[rows][32]` for each of `tiles`,
-    /// and whose results have two.
-    #[inline(always)]
-    unsafe fn one_by_four<'a>(&self, tiles: impl Iterator<Item = (Step<'a>, Step<'a>)>, a: Rows) {
-        let t = &self.tiles;
-        // SAFETY: as in `two_by_two`.
-        unsafe {
-            t.zero::<0>();
-            t.zero::<1>();
-            t.zero::<2>();
-            t.zero::<3>();
-            for (i, ((first, after_first), (second, after_second))) in tiles.enumerate() {
-                prefetch(after_first);
-                prefetch(after_second);
-                t.load::<4, _>(a.input(i), ROW_BYTES);
-                t.load::<5, _>(first.as_ptr(), ROW_BYTES);
-                t.multiply::<0, 4, 5>();
-                t.load::<6, _>(first.as_ptr().add(HALF), ROW_BYTES);
-                t.multiply::<1, 4, 6>();
-                t.load::<7, _>(second.as_ptr(), ROW_BYTES);
-                t.multiply::<2, 4, 7>();
-                t.load::<5, _>(second.as_ptr().add(HALF), ROW_BYTES);
-                t.multiply::<3, 4, 5>();
-            }
-            t.store::<0>(a.y, RESULT_STRIDE);
-            t.store::<1>(a.y.add(LANES), RESULT_STRIDE);
-            let y = a.y.add(a.rows * PANEL);
-            t.store::<2>(y, RESULT_STRIDE);
-            t.store::<3>(y.add(LANES), RESULT_STRIDE);
-        }
-    }
-
     /// One tile of rows, 32 outputs.
     ///
     /// # Safety
-    /// As [`AmxKernel::one_by_four`], with one tile of results.
+    /// As [`AmxKernel::two_by_two`], for `a` alone.
     #[inline(always)]
     unsafe fn one_by_two<'a>(&self, tiles: impl Iterator<Item = Step<'a>>, a: Rows) {
         let t = &self.tiles;
