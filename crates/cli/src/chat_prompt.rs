@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use paceline_checkpoint::{ChatTemplate, Conversation, ModelFolder, Tokenizer};
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
 
@@ -38,18 +38,40 @@ impl<'a> PromptEncoder<'a> {
         Ok(Self { tokenizer, template })
     }
 
-    /// The tokens of a text.
+    /// The encoder of whole conversations, which need a chat template.
+    pub(crate) fn for_conversation(folder: &ModelFolder, tokenizer: &'a Tokenizer) -> Result<Self, Failure> {
+        let template = folder.chat_template()?;
+        if template.is_none() {
+            let folder = folder.origin().display();
+            return Err(Failure::bad_input(format!(
+                "{folder}: has no chat template, so there is no conversation; `paceline run` continues a text"
+            )));
+        }
+        Ok(Self { tokenizer, template })
+    }
+
+    /// The tokens of a text, where there is a template as the first message of a conversation.
     pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>, Failure> {
-        let rendered = match &self.template {
-            None => text.to_owned(),
-            Some(template) => template.render(&Conversation {
-                messages: &json!([{"role": "user", "content": text}]),
-                tools: None,
-                add_generation_prompt: true,
-                variables: &Map::new(),
-                unix_seconds: unix_seconds(),
-            })?,
-        };
+        match &self.template {
+            None => Ok(self.tokenizer.encode(text)?),
+            Some(template) => self.encode_with(template, &json!([{"role": "user", "content": text}])),
+        }
+    }
+
+    /// The tokens of a conversation up to where its next answer begins.
+    pub(crate) fn encode_messages(&self, messages: &Value) -> Result<Vec<u32>, Failure> {
+        let template = self.template.as_ref().expect("encoders of conversations have a template");
+        self.encode_with(template, messages)
+    }
+
+    fn encode_with(&self, template: &ChatTemplate, messages: &Value) -> Result<Vec<u32>, Failure> {
+        let rendered = template.render(&Conversation {
+            messages,
+            tools: None,
+            add_generation_prompt: true,
+            variables: &Map::new(),
+            unix_seconds: unix_seconds(),
+        })?;
         Ok(self.tokenizer.encode(&rendered)?)
     }
 }

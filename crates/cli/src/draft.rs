@@ -42,6 +42,21 @@ impl DraftArg {
     }
 }
 
+/// Drafts of a round; `None` leaves it to the drafter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DraftTokens(pub(crate) Option<usize>);
+
+impl DraftTokens {
+    /// Parses the argument.
+    pub(crate) fn parse(word: &str) -> Result<Self, String> {
+        match (word, word.parse()) {
+            ("auto", _) => Ok(DraftTokens(None)),
+            (_, Ok(n)) => Ok(DraftTokens(Some(n))),
+            _ => Err("expected a whole number or `auto`".to_owned()),
+        }
+    }
+}
+
 /// How an assistant is run, in arguments.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct ConventionArgs {

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::{model, shapes};
 
 /// Made-up weights, in arguments.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(crate) struct MadeUpArgs {
     /// Make the weights up from a seed: MODEL may be a folder with config.json alone, and so may a drafter
     #[arg(long, value_name = "SEED")]

@@ -5,6 +5,7 @@
 
 mod bench;
 mod builtin;
+mod chat;
 mod chat_prompt;
 mod check;
 mod clock;
@@ -44,6 +45,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(Box<run::Args>),
+    Chat(chat::Args),
     Inspect(inspect::Args),
     Check(check::Args),
     Prove(prove::Args),
@@ -55,6 +57,7 @@ impl Command {
     fn run(self) -> Result<(), Failure> {
         match self {
             Command::Run(args) => run::run(*args),
+            Command::Chat(args) => chat::run(&args),
             Command::Inspect(args) => inspect::run(args),
             Command::Check(args) => check::run(args),
             Command::Prove(args) => prove::run(args),

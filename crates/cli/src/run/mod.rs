@@ -1,6 +1,6 @@
 //! `paceline run`: generates text.
 
-mod report;
+pub(crate) mod report;
 mod stream;
 
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use paceline::{DraftOptions, Engine, Inexact, LoadOptions, ModelFolder, Request,
 
 use crate::chat_prompt::PromptEncoder;
 use crate::clock;
-use crate::draft::{ConventionArgs, DraftArg};
+use crate::draft::{ConventionArgs, DraftArg, DraftTokens};
 use crate::failure::Failure;
 use crate::made_up::MadeUpArgs;
 use crate::memory;
@@ -67,7 +67,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "D", value_parser = DraftArg::parse)]
     draft: Option<DraftArg>,
     /// Drafts of a round, or `auto` for what the drafter suggests
-    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = parse_draft_tokens, requires = "draft")]
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = DraftTokens::parse, requires = "draft")]
     draft_tokens: DraftTokens,
     #[command(flatten)]
     conventions: ConventionArgs,
@@ -93,10 +93,6 @@ pub(crate) struct Args {
 #[derive(Clone, Copy, Debug)]
 struct Greedy;
 
-/// Drafts of a round; `None` leaves it to the drafter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct DraftTokens(Option<usize>);
-
 fn parse_temperature(word: &str) -> Result<Greedy, String> {
     match word.parse::<f64>() {
         Ok(0.0) => Ok(Greedy),
@@ -104,14 +100,6 @@ fn parse_temperature(word: &str) -> Result<Greedy, String> {
             Err("sampling is not supported yet; expected temperature 0".to_owned())
         }
         _ => Err("expected a temperature of at least 0".to_owned()),
-    }
-}
-
-fn parse_draft_tokens(word: &str) -> Result<DraftTokens, String> {
-    match (word, word.parse()) {
-        ("auto", _) => Ok(DraftTokens(None)),
-        (_, Ok(n)) => Ok(DraftTokens(Some(n))),
-        _ => Err("expected a whole number or `auto`".to_owned()),
     }
 }
 

@@ -7,6 +7,7 @@ fn help_says_what_there_is() {
     assert_eq!(stdout(paceline().arg("--help")), include_str!("snapshots/help.txt"));
     let pages = [
         ("run", include_str!("snapshots/run.txt")),
+        ("chat", include_str!("snapshots/chat.txt")),
         ("inspect", include_str!("snapshots/inspect.txt")),
         ("check", include_str!("snapshots/check.txt")),
         ("render", include_str!("snapshots/render.txt")),

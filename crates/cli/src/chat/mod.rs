@@ -1,0 +1,178 @@
+//! `paceline chat`: a conversation, turn by turn.
+//!
+//! A turn renders the whole conversation and generates from it, so it says what `run` would say to the same messages.
+
+mod command;
+mod input;
+mod interrupt;
+mod session;
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+
+use paceline::{DraftOptions, Engine, Inexact, LoadOptions, ModelFolder, Sizes, Tokenizer};
+
+use crate::chat_prompt::PromptEncoder;
+use crate::draft::{ConventionArgs, DraftArg, DraftTokens};
+use crate::failure::{Failure, one_line};
+use crate::made_up::MadeUpArgs;
+use crate::memory;
+use crate::model::{self, ActivationArg, ModelArg, ThreadsArg};
+use crate::progress::Progress;
+use command::{COMMANDS, Command};
+use input::{Entry, Input, Piped, Terminal};
+use interrupt::Answering;
+use session::Session;
+
+/// Tokens of a conversation if nothing is said: enough for a long one, at little memory.
+const USUAL_CONTEXT: usize = 8192;
+
+/// Talks with a model, turn by turn
+///
+/// A line is a message. `"""` begins one of several lines and `"""` ends it. /help lists commands. Ctrl-C stops an answer, Ctrl-D
+/// leaves. From a pipe or a file it reads the same, and writes the answers alone to standard output.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    model: ModelArg,
+    /// Instructions that stand before the conversation
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    system: Option<String>,
+    /// Most tokens of an answer; left out, as many as the context has room for
+    #[arg(short, value_name = "N", value_parser = model::at_least_one)]
+    n: Option<usize>,
+    /// Drafter: folder or hub id of an assistant, `tiny` for the built-in model's, or `none`. Changes the speed, never the text
+    #[arg(long, value_name = "D", value_parser = DraftArg::parse)]
+    draft: Option<DraftArg>,
+    /// Drafts of a round, or `auto` for what the drafter suggests
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = DraftTokens::parse, requires = "draft")]
+    draft_tokens: DraftTokens,
+    #[command(flatten)]
+    conventions: ConventionArgs,
+    /// Type of the activations
+    #[arg(long, value_name = "TYPE", value_enum, default_value = "bf16")]
+    activations: ActivationArg,
+    #[command(flatten)]
+    threads: ThreadsArg,
+    /// Most tokens of the conversation; left out, 8192 or what the model has
+    #[arg(long, value_name = "N", value_parser = model::at_least_one)]
+    context: Option<usize>,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let folder = model::open(args.model.model.as_deref())?;
+    let description = paceline_models::describe(folder.config())?;
+    let Some(tokenizer) = folder.tokenizer()? else {
+        let folder = folder.origin().display();
+        return Err(Failure::bad_input(format!(
+            "{folder}: has no tokenizer.json, so it cannot be talked with"
+        )));
+    };
+    tokenizer.check_vocabulary(description.vocab_size)?;
+    let tokenizer = Arc::new(tokenizer);
+    let encoder = PromptEncoder::for_conversation(&folder, &tokenizer)?;
+    let engine = load(args, &folder, &tokenizer)?;
+    let mut session = Session::new(engine, encoder, args.system.as_deref(), args.n);
+    if io::stdin().is_terminal() {
+        interrupt::install()?;
+        let origin = folder.origin().display();
+        note(&format!("{origin} answers; /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves"));
+        talk(&mut session, &mut Terminal::new()?, OnError::GoOn)
+    } else {
+        talk(&mut session, &mut Piped::new(io::stdin().lock()), OnError::End)
+    }
+}
+
+fn load(args: &Args, folder: &ModelFolder, tokenizer: &Arc<Tokenizer>) -> Result<Engine, Failure> {
+    let description = paceline_models::describe(folder.config())?;
+    let sizes = Sizes::single(args.context.unwrap_or(USUAL_CONTEXT.min(description.max_positions)));
+    memory::check(folder, &description, sizes, args.activations.into())?;
+    let drafter = args.draft.as_ref().map(|draft| draft.open(&MadeUpArgs::default())).transpose()?.flatten();
+    let progress = Progress::new("loading layers", description.n_layers);
+    let options = LoadOptions {
+        isa: model::isa()?,
+        threads: args.threads.get(),
+        activation: args.activations.into(),
+        sizes,
+        inexact: Inexact::Refuse,
+        draft: drafter.as_ref().map(|folder| DraftOptions {
+            folder,
+            tokens_per_round: args.draft_tokens.0,
+            assistant: args.conventions.into(),
+        }),
+        tokenizer: Some(Arc::clone(tokenizer)),
+        progress: &mut |layers, _of| progress.set(layers),
+    };
+    let engine = paceline::load(folder, options)?;
+    progress.clear();
+    Ok(engine)
+}
+
+/// What follows a turn that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OnError {
+    /// It is said, and the next turn may do better: a person is there.
+    GoOn,
+    /// It ends the program.
+    End,
+}
+
+/// Takes entries until there are no more.
+fn talk(session: &mut Session<'_>, input: &mut dyn Input, on_error: OnError) -> Result<(), Failure> {
+    loop {
+        let text = match input.next()? {
+            Entry::Text(text) => text,
+            Entry::Interrupted => {
+                note("/exit or Ctrl-D leaves");
+                continue;
+            }
+            Entry::End => return Ok(()),
+        };
+        let done = match Command::parse(&text) {
+            Some(Command::Exit) => return Ok(()),
+            Some(command) => {
+                obey(session, command);
+                Ok(())
+            }
+            None if text.trim().is_empty() => Ok(()),
+            None => {
+                let answering = Answering::begin();
+                session.turn(&text, &mut write, &|| answering.is_stopped())
+            }
+        };
+        match done {
+            Err(Failure::ReaderGone) => return Err(Failure::ReaderGone),
+            // The exit code is for programs.
+            Err(failure) if on_error == OnError::GoOn => drop(failure.report()),
+            done => done?,
+        }
+    }
+}
+
+fn obey(session: &mut Session<'_>, command: Command) {
+    match command {
+        Command::Reset => {
+            session.reset();
+            note("the conversation begins anew");
+        }
+        Command::Undo if session.undo() => note("the last message and its answer are taken back"),
+        Command::Undo => note("there is nothing to take back"),
+        Command::Stats => session.statistics().iter().for_each(|line| note(line)),
+        Command::Help => COMMANDS.iter().for_each(|(name, what)| note(&format!("{name:<7} {what}"))),
+        Command::Unknown(name) => note(&format!("there is no command {name}; /help lists those there are")),
+        Command::Exit => {}
+    }
+}
+
+/// One line for a person.
+fn note(text: &str) {
+    // A note that cannot be written changes nothing.
+    let _ = writeln!(io::stderr(), "note: {}", one_line(text));
+}
+
+/// Writes to standard output at once.
+fn write(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::output)
+}
