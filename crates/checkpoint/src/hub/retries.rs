@@ -67,3 +67,25 @@ impl<'a> Retries<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn progress_makes_up_for_failures() {
+        let waits = Mutex::new(Vec::new());
+        let sleep = |wait: Duration| waits.lock().unwrap().push(wait.as_secs());
+        let mut retries = Retries::new(&sleep);
+        let fail = |retries: &mut Retries<'_>| {
+            let error = HubError::Server { url: "http://hub".to_owned(), status: 500 };
+            retries.wait(error, &mut |_| ()).is_ok()
+        };
+        assert!(fail(&mut retries) && fail(&mut retries));
+        retries.reset();
+        assert!((0..4).all(|_| fail(&mut retries)) && !fail(&mut retries));
+        assert_eq!(*waits.lock().unwrap(), [1, 2, 1, 2, 4, 8]);
+    }
+}

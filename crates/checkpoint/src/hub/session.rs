@@ -248,3 +248,47 @@ fn redirected(from: &Uri, answer: &Answer) -> Result<Uri, HubError> {
         _ => Err(bad("is not an address")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ureq::Body;
+    use ureq::http::Response;
+
+    use super::*;
+
+    fn redirect(from: &str, location: &str) -> Result<String, HubError> {
+        let body = Body::builder().data(Vec::new());
+        let answer = Response::builder().status(302).header(LOCATION, location).body(body).unwrap();
+        redirected(&from.parse().unwrap(), &answer).map(|url| url.to_string())
+    }
+
+    #[test]
+    fn redirects_lead_to_addresses() {
+        let from = "https://hub.example:81/a/b";
+        for (location, to) in [
+            ("/c?d=e", "https://hub.example:81/c?d=e"),
+            ("//store.example/c", "https://store.example/c"),
+            ("https://store.example/c", "https://store.example/c"),
+        ] {
+            assert_eq!(redirect(from, location).unwrap(), to);
+        }
+        assert_eq!(redirect("http://hub.example/", "https://hub.example/").unwrap(), "https://hub.example/");
+    }
+
+    #[test]
+    fn encryption_is_not_given_up() {
+        let error = redirect("https://hub.example/a", "http://hub.example/a").unwrap_err();
+        assert!(error.to_string().contains("would give up encryption"), "{error}");
+    }
+
+    #[test]
+    fn etags_become_names_of_files() {
+        let plain = |etag: &str| plain_etag(etag.to_owned());
+        assert_eq!(plain("\"abc\"").as_deref(), Some("abc"));
+        assert_eq!(plain("W/\"abc-1\"").as_deref(), Some("abc-1"));
+        let long = "a".repeat(MAX_ETAG_BYTES + 1);
+        for etag in ["", "\"\"", "\"../x\"", ".x", "a/b", "a b", &long] {
+            assert_eq!(plain(etag), None, "{etag:?}");
+        }
+    }
+}
