@@ -9,10 +9,12 @@ use crate::failure::Failure;
 const REFERENCE_SHARE: f64 = 0.15;
 /// Ops that are repeated row by row take about so many times as long.
 const CHECKED_FACTOR: f64 = 4.0;
+/// A pass reads all weights once: with fewer rows than this it takes about as long.
+const PASS_ROWS: usize = 8;
 /// Shorter texts than this show nothing.
 const LEAST_TOKENS: usize = 4;
 
-/// See the module. Time is measured in rows: prompt rows and output rows are taken to cost the same.
+/// See the module. Work is counted in rows, and a pass counts as [`PASS_ROWS`] at least.
 #[derive(Debug)]
 pub(super) struct Budget {
     start: Instant,
@@ -99,7 +101,8 @@ impl Budget {
 }
 
 fn rows(job: Job<'_>, n_texts: usize, n: usize) -> usize {
-    job.prompts[..n_texts].iter().map(|prompt| prompt.len() + n).sum()
+    let prompt_rows = |len: usize| len.max(PASS_ROWS * len.div_ceil(job.cell.chunk));
+    job.prompts[..n_texts].iter().map(|prompt| prompt_rows(prompt.len()) + PASS_ROWS * n).sum()
 }
 
 #[cfg(test)]
@@ -107,12 +110,15 @@ mod tests {
     use paceline::TokenId;
 
     use super::super::PLAIN;
+    use super::super::cells::Cell;
     use super::*;
 
     #[test]
     fn what_is_slow_is_cut_to_its_share() {
         let prompts = [1, 3, 17, 50, 500].map(|len| vec![TokenId(0); len]);
         let job = Job { cell: PLAIN, prompts: &prompts, n_texts: 5, n: 20 };
+        assert_eq!(rows(job, 4, 20), 8 + 8 + 17 + 50 + 4 * 8 * 20);
+        assert_eq!(rows(Job { cell: Cell { chunk: 1, ..PLAIN }, ..job }, 4, 20), 8 * 71 + 4 * 8 * 20);
         let mut budget = Budget::new(Duration::from_secs(1000));
         budget.plan(10);
         let fit = |per_row: f64| {
@@ -120,11 +126,11 @@ mod tests {
             budget.cut(job, 100.0).map(|job| (job.n_texts, job.n))
         };
         assert_eq!(fit(0.0), Some((5, 20)));
-        assert_eq!(fit(0.5), Some((4, 20)));
-        assert_eq!(fit(1.0), Some((3, 20)));
-        assert_eq!(fit(3.0), Some((1, 20)));
-        assert_eq!(fit(10.0), Some((1, 9)));
-        assert_eq!(fit(30.0), None);
+        assert_eq!(fit(0.1), Some((4, 20)));
+        assert_eq!(fit(0.2), Some((2, 20)));
+        assert_eq!(fit(0.5), Some((1, 20)));
+        assert_eq!(fit(2.0), Some((1, 5)));
+        assert_eq!(fit(3.0), None);
         assert!((90.0..=100.0).contains(&budget.share()));
     }
 }

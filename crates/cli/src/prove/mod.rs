@@ -33,8 +33,8 @@ use texts::Extent;
 
 /// Most prompt rows of a pass.
 const MAX_CHUNK: usize = 512;
-/// In chunks of one row, prompts of more tokens than this many chunks are left out unless everything is asked for.
-const MAX_CHUNKS: usize = 64;
+/// Prompts of more chunks than this are left out of a run unless everything is asked for.
+const MAX_CHUNKS: usize = 256;
 
 /// Proves on this machine that drafts, batches, chunks, threads and CPU levels do not change the text: exit code 0 proved, 1 not
 #[derive(Debug, clap::Args)]
