@@ -1,6 +1,7 @@
 //! The engine on real weights: the tiny model and the recorded oracles, plain and with their assistants.
 
 mod bad_input;
+mod bad_weights;
 mod oracles;
 mod sampled;
 mod setup;

@@ -1,0 +1,160 @@
+//! Assistants and targets whose tensors are damaged: refused when they are loaded or, where only values are too large, found out while
+//! they run.
+
+use std::fs;
+use std::path::Path;
+
+use paceline::{Activation, Completion, Engine, Failed, GenerateError, ModelFolder, Request, load};
+use paceline_testkit::paths::oracle;
+use serde_json::Value;
+
+use crate::setup::{draft, options, sizes, tokens};
+
+/// A folder in memory whose files were changed.
+fn changed(folder: &Path, change: impl FnOnce(&mut Value, &mut Vec<u8>)) -> ModelFolder {
+    let read = |name: &str| fs::read(folder.join(name)).unwrap();
+    let mut config: Value = serde_json::from_slice(&read("config.json")).unwrap();
+    let mut weights = read("model.safetensors");
+    change(&mut config, &mut weights);
+    let files = [("config.json", config.to_string().into_bytes()), ("model.safetensors", weights)];
+    ModelFolder::from_files("changed", files).unwrap()
+}
+
+/// The bytes of a tensor.
+fn bytes_of<'a>(weights: &'a mut [u8], tensor: &str) -> &'a mut [u8] {
+    let data = 8 + u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&weights[8..data]).unwrap();
+    let offset = |end: usize| header[tensor]["data_offsets"][end].as_u64().unwrap() as usize;
+    &mut weights[data + offset(0)..data + offset(1)]
+}
+
+/// Gives a tensor another name of the same length.
+fn rename(weights: &mut [u8], from: &str, to: &str) {
+    assert_eq!(from.len(), to.len());
+    let at = weights.windows(from.len()).position(|window| window == from.as_bytes()).unwrap();
+    weights[at..at + from.len()].copy_from_slice(to.as_bytes());
+}
+
+/// Sets every value of a bf16 tensor.
+fn fill(weights: &mut [u8], tensor: &str, bits: u16) {
+    bytes_of(weights, tensor)
+        .chunks_exact_mut(2)
+        .for_each(|value| value.copy_from_slice(&bits.to_le_bytes()));
+}
+
+/// The largest finite number of bf16, and one that is none.
+const LARGEST: u16 = 0x7F7F;
+const NAN: u16 = 0x7FC0;
+
+fn pair(target: &ModelFolder, drafter: Option<&ModelFolder>, k: usize) -> Result<Engine, String> {
+    let progress = &mut |_, _| {};
+    load(target, options(target, drafter, sizes(80, 2, 64, k), Activation::Bf16, progress))
+        .map_err(|error| error.to_string())
+}
+
+fn target() -> ModelFolder {
+    ModelFolder::open(&oracle("gemma4_e")).unwrap()
+}
+
+fn assistant(change: impl FnOnce(&mut Value, &mut Vec<u8>)) -> ModelFolder {
+    changed(&oracle("gemma4_e_assistant"), change)
+}
+
+fn completion(engine: &mut Engine) -> Result<Completion, GenerateError> {
+    let mut request = Request::new(tokens(&[2, 30, 31, 32]), 30);
+    request.ignore_eos = true;
+    engine.generate(request)
+}
+
+#[test]
+fn damaged_assistants_are_refused_by_name() {
+    let centroids = "masked_embedding.centroids.weight";
+    let ordering = "masked_embedding.token_ordering";
+    let q_proj = "model.layers.1.self_attn.q_proj.weight";
+    type Change = Box<dyn FnOnce(&mut Value, &mut Vec<u8>)>;
+    let cases: Vec<(Change, &[&str])> = vec![
+        (
+            Box::new(move |_, w| rename(w, centroids, "masked_embedding.centroidz.weight")),
+            &["centroids.weight"],
+        ),
+        (Box::new(move |_, w| rename(w, ordering, "masked_embedding.token_orderinz")), &["token_ordering"]),
+        (
+            Box::new(move |_, w| bytes_of(w, ordering)[8..16].copy_from_slice(&7_i64.to_le_bytes())),
+            &["token_ordering", "each of the 320 token ids once"],
+        ),
+        (
+            Box::new(move |_, w| bytes_of(w, ordering)[..8].copy_from_slice(&(-1_i64).to_le_bytes())),
+            &["token_ordering", "out of range"],
+        ),
+        (
+            Box::new(move |_, w| rename(w, q_proj, "model.layers.1.self_attn.k_proj.weight")),
+            &["self_attn.k_proj.weight", "does not belong into an assistant"],
+        ),
+        (Box::new(move |_, w| fill(w, q_proj, NAN)), &["q_proj.weight", "finite"]),
+        (Box::new(|c, _| c["num_centroids"] = 15.into()), &["num_centroids", "a divisor of vocab_size"]),
+        (Box::new(|c, _| c["centroid_intermediate_top_k"] = 17.into()), &["centroid_intermediate_top_k"]),
+        (Box::new(|c, _| c["backbone_hidden_size"] = 96.into()), &["backbone_hidden_size", "64", "96"]),
+        (Box::new(|c, _| c["text_config"]["sliding_window"] = 32.into()), &["sliding_window", "16", "32"]),
+        (
+            Box::new(|c, _| c["text_config"]["num_kv_shared_layers"] = 2.into()),
+            &["num_kv_shared_layers", "4"],
+        ),
+        (
+            Box::new(|c, _| c["model_type"] = "gemma9_assistant".into()),
+            &["gemma9_assistant", "not a drafter"],
+        ),
+    ];
+    for (change, words) in cases {
+        let error = pair(&target(), Some(&assistant(change)), 3).err().expect("it was loaded");
+        for word in words {
+            assert!(error.contains(word), "no {word:?} in: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_drafter_whose_values_overflow_is_dropped_and_the_text_goes_on() {
+    let plain = completion(&mut pair(&target(), None, 0).unwrap()).unwrap();
+    for tensor in
+        ["pre_projection.weight", "model.layers.0.mlp.down_proj.weight", "model.embed_tokens.weight"]
+    {
+        let drafter = assistant(|_, weights| fill(weights, tensor, LARGEST));
+        let drafted = completion(&mut pair(&target(), Some(&drafter), 3).unwrap()).unwrap();
+        assert_eq!(drafted.token_ids, plain.token_ids, "{tensor}");
+        let reason = draft(&drafted).inactive_reason.as_deref();
+        assert_eq!(reason, Some("the drafter failed: its logits were not finite"), "{tensor}");
+    }
+}
+
+#[test]
+fn a_target_whose_values_overflow_fails_its_request() {
+    for tensor in ["model.layers.1.mlp.down_proj.weight", "model.layers.2.self_attn.v_proj.weight"] {
+        let target = changed(&oracle("gemma4_e"), |_, weights| fill(weights, tensor, LARGEST));
+        for k in [0, 3] {
+            let drafter = assistant(|_, _| {});
+            let mut engine = pair(&target, Some(&drafter), k).unwrap();
+            let failed = completion(&mut engine);
+            assert!(
+                matches!(failed, Err(GenerateError::Failed(Failed::NotFinite { tokens: 4.. }))),
+                "{tensor}: {failed:?}"
+            );
+            assert!(engine.is_idle());
+            engine.check_integrity().unwrap();
+        }
+    }
+    let target = changed(&oracle("gemma4_e"), |_, weights| {
+        fill(weights, "model.layers.1.mlp.down_proj.weight", NAN);
+    });
+    let error = pair(&target, None, 0).err().expect("it was loaded");
+    assert!(error.contains("down_proj.weight") && error.contains("finite"), "{error}");
+}
+
+#[test]
+fn no_drafts_a_round_is_plain_decoding_and_says_so() {
+    let drafter = assistant(|_, _| {});
+    let plain = completion(&mut pair(&target(), None, 0).unwrap()).unwrap();
+    let drafted = completion(&mut pair(&target(), Some(&drafter), 0).unwrap()).unwrap();
+    assert_eq!(drafted.token_ids, plain.token_ids);
+    assert_eq!(draft(&drafted).rounds, 0);
+    assert_eq!(draft(&drafted).inactive_reason.as_deref(), Some("0 drafts a round were asked for"));
+}
