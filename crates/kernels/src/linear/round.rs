@@ -4,30 +4,59 @@ use crate::isa::Avx512;
 use crate::numerics::{K_TILE, LANES};
 use crate::vector::{Arith, Vector, per_level};
 
-/// Gives number `row` of a group of `rows` rows `[k tile][row][32]` its elements, 16 at a time; the last tile is filled up
-/// with +0.
+/// What becomes of 16 elements. A trait, as its methods can be told to be inlined into the code of a level and closures cannot:
+/// called instead, they took ten times as long.
+trait Put<T>: Copy {
+    fn put(self, from: &[f32; LANES], to: &mut [T; LANES]);
+}
+
+/// Gives number `row` of a group of `rows` rows `[k tile][row][32]` its elements; the last tile is filled up with +0.
 #[inline(always)]
-fn spread<T>(
-    from: &[f32],
-    to: &mut [T],
-    row: usize,
-    rows: usize,
-    mut put: impl FnMut(&[f32; LANES], &mut [T; LANES]),
-) {
+fn spread<T>(from: &[f32], to: &mut [T], row: usize, rows: usize, how: impl Put<T>) {
     let (whole, rest) = from.as_chunks::<K_TILE>();
     let places = to.as_chunks_mut::<K_TILE>().0;
-    let mut put_tile = |from: &[f32; K_TILE], to: &mut [T; K_TILE]| {
-        for (from, to) in from.as_chunks().0.iter().zip(to.as_chunks_mut().0) {
-            put(from, to);
-        }
-    };
     for (tile, from) in whole.iter().enumerate() {
-        put_tile(from, &mut places[tile * rows + row]);
+        put_tile(from, &mut places[tile * rows + row], how);
     }
     if !rest.is_empty() {
         let mut padded = [0.0; K_TILE];
         padded[..rest.len()].copy_from_slice(rest);
-        put_tile(&padded, &mut places[whole.len() * rows + row]);
+        put_tile(&padded, &mut places[whole.len() * rows + row], how);
+    }
+}
+
+#[inline(always)]
+fn put_tile<T>(from: &[f32; K_TILE], to: &mut [T; K_TILE], how: impl Put<T>) {
+    for (from, to) in from.as_chunks().0.iter().zip(to.as_chunks_mut().0) {
+        how.put(from, to);
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Round<V>(V);
+
+impl<V: Vector> Put<f32> for Round<V> {
+    #[inline(always)]
+    fn put(self, from: &[f32; LANES], to: &mut [f32; LANES]) {
+        self.0.store(self.0.round_bf16(self.0.load(from)), to);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Put<u16> for Round<Avx512> {
+    #[inline(always)]
+    fn put(self, from: &[f32; LANES], to: &mut [u16; LANES]) {
+        self.0.store_bf16(self.0.round_bf16(self.0.load(from)), to);
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Keep;
+
+impl Put<f32> for Keep {
+    #[inline(always)]
+    fn put(self, from: &[f32; LANES], to: &mut [f32; LANES]) {
+        *to = *from;
     }
 }
 
@@ -38,12 +67,12 @@ per_level! {
 
 #[inline(always)]
 fn round_row_of<V: Vector>(v: V, from: &[f32], to: &mut [f32], row: usize, rows: usize) {
-    spread(from, to, row, rows, |from, to| v.store(v.round_bf16(v.load(from)), to));
+    spread(from, to, row, rows, Round(v));
 }
 
 /// As [`round_row`], not rounded.
 pub(crate) fn copy_row(from: &[f32], to: &mut [f32], row: usize, rows: usize) {
-    spread(from, to, row, rows, |from, to| *to = *from);
+    spread(from, to, row, rows, Keep);
 }
 
 /// As [`round_row`], in bf16.
@@ -51,7 +80,7 @@ pub(crate) fn copy_row(from: &[f32], to: &mut [f32], row: usize, rows: usize) {
 pub(crate) fn narrow_row(v: Avx512, from: &[f32], to: &mut [u16], row: usize, rows: usize) {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
     fn narrow(v: Avx512, from: &[f32], to: &mut [u16], row: usize, rows: usize) {
-        spread(from, to, row, rows, |from, to| v.store_bf16(v.round_bf16(v.load(from)), to));
+        spread(from, to, row, rows, Round(v));
     }
     // SAFETY: the token proves AVX-512 F, BW, DQ and VL, and with them AVX2 and FMA.
     unsafe { narrow(v, from, to, row, rows) }
