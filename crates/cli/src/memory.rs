@@ -29,7 +29,7 @@ impl Needed {
     ) -> Result<Self, Failure> {
         let packed = description.parameters.iter().filter(|part| !part.mapped);
         let weights = packed.map(|part| part.count.saturating_mul(WEIGHT_BYTES)).fold(0, u64::saturating_add);
-        let blocks = sizes.limits(description, activation)?.kv_blocks;
+        let blocks = sizes.limits(description, &[], activation)?.kv_blocks;
         let groups = description.kv_groups.iter().zip(blocks);
         let kv = groups.map(|(group, blocks)| kv_bytes(group, activation, blocks * KV_BLOCK)).sum();
         Ok(Needed { weights, kv })

@@ -24,7 +24,7 @@ use crate::text::TextDecoder;
 pub struct EngineParts {
     /// Holds all values. Target and drafter are loaded into it; it is not reserved yet.
     pub backend: Box<dyn Backend>,
-    /// Loaded with the limits of `sizes`, see [`Sizes::limits`].
+    /// Loaded with the limits of `sizes` and of the drafter's K/V groups, see [`Sizes::limits`].
     pub target: Box<dyn Target>,
     /// Bound to the target.
     pub drafter: Option<Box<dyn Drafter>>,
@@ -70,7 +70,9 @@ impl Engine {
     pub fn new(parts: EngineParts) -> Result<Self, BuildError> {
         let EngineParts { mut backend, target, drafter, sizes, end_tokens, suppress, text } = parts;
         let description = target.description();
-        let limits = sizes.limits(description, backend.info().activation)?;
+        let owned = drafter.as_ref().map_or(&[][..], |drafter| drafter.kv_groups());
+        let owned_specs: Vec<_> = owned.iter().map(|owned| owned.spec).collect();
+        let limits = sizes.limits(description, &owned_specs, backend.info().activation)?;
         known_tokens("end tokens", &end_tokens, description.vocab_size)?;
         known_tokens("suppressed tokens", &suppress, description.vocab_size)?;
         backend.reserve(sizes.n_slots, sizes.context + sizes.max_drafts, limits.max_rows)?;
@@ -78,7 +80,12 @@ impl Engine {
         let groups = target.kv_groups().iter().zip(&description.kv_groups).zip(&limits.kv_blocks);
         let groups =
             groups.map(|((&group, spec), &n_blocks)| KvGroupSize { group, window: spec.window, n_blocks });
-        let kv = KvCache::new(groups.collect());
+        let owned = owned.iter().zip(&limits.drafter_kv_blocks).map(|(owned, &n_blocks)| KvGroupSize {
+            group: owned.group,
+            window: owned.spec.window,
+            n_blocks,
+        });
+        let kv = KvCache::new(groups.chain(owned).collect());
         let admission = Admission {
             vocab_size: description.vocab_size,
             context: sizes.context,

@@ -107,7 +107,7 @@ pub fn load_parts(
     if let Some(draft) = draft {
         sizes.max_drafts = drafts_per_round(&draft)?;
     }
-    let limits = sizes.limits(&description, activation)?;
+    let limits = sizes.limits(&description, &[], activation)?;
     let generation = folder.generation()?;
     let mut backend = wrap(CpuBackend::new(CpuOptions { isa, threads, activation })?);
     let options = paceline_models::LoadOptions {

@@ -188,7 +188,7 @@ mod tests {
     fn a_round_is_one_pass_and_reads_no_value() {
         let model = ToyModel::default();
         let sizes = Sizes { n_slots: 2, max_drafts: 2, ..Sizes::single(64) };
-        let limits = sizes.limits(&ToyTarget::description_of(&model), Activation::F32).unwrap();
+        let limits = sizes.limits(&ToyTarget::description_of(&model), &[], Activation::F32).unwrap();
         let mut backend = Recorder::new(ToyBackend::new(&model));
         let target = ToyTarget::load(&model, &mut backend, &limits).unwrap();
         backend.reserve(2, 64, limits.max_rows).unwrap();

@@ -34,11 +34,16 @@ impl Sizes {
         Self { context, n_slots: 1, prefill_rows: 512, max_drafts: 0, score_prompts: false, kv_memory: None }
     }
 
-    /// The limits to load the described model with.
+    /// The limits to load the described model with, and with it a drafter that owns K/V in the groups `drafter_kv`.
     ///
     /// # Errors
     /// A size of 0, one that is absurd or beyond the model's positions, too little K/V memory for one sequence at full context.
-    pub fn limits(&self, description: &Description, activation: Activation) -> Result<Limits, BuildError> {
+    pub fn limits(
+        &self,
+        description: &Description,
+        drafter_kv: &[KvGroupSpec],
+        activation: Activation,
+    ) -> Result<Limits, BuildError> {
         within("context", self.context, 1, description.max_positions.min(MAX_SIZE))?;
         within("n_slots", self.n_slots, 1, MAX_SIZE)?;
         within("prefill_rows", self.prefill_rows, 1, MAX_SIZE)?;
@@ -46,12 +51,16 @@ impl Sizes {
         let verify_rows = self.n_slots * (1 + self.max_drafts);
         let max_rows = self.prefill_rows + verify_rows;
         let max_wanted = if self.score_prompts { max_rows } else { verify_rows };
+        let groups = [&description.kv_groups, drafter_kv].concat();
+        let mut kv_blocks = self.kv_blocks(&groups, activation)?;
+        let drafter_kv_blocks = kv_blocks.split_off(description.kv_groups.len());
         Ok(Limits {
             max_rows,
             max_wanted,
             logit_rows: max_wanted.min(LOGIT_ROWS),
             n_slots: self.n_slots,
-            kv_blocks: self.kv_blocks(&description.kv_groups, activation)?,
+            kv_blocks,
+            drafter_kv_blocks,
         })
     }
 
@@ -112,11 +121,11 @@ mod tests {
     #[test]
     fn every_slot_has_room_for_its_context() {
         let sizes = Sizes { n_slots: 3, prefill_rows: 100, max_drafts: 4, ..Sizes::single(1000) };
-        let limits = sizes.limits(&description(&[None, Some(128)]), Activation::Bf16).unwrap();
+        let limits = sizes.limits(&description(&[None, Some(128)]), &[], Activation::Bf16).unwrap();
         assert_eq!((limits.max_rows, limits.max_wanted, limits.logit_rows), (115, 15, 15));
         assert_eq!(limits.kv_blocks, [3 * 16, 3 * 5]);
         let scoring = Sizes { score_prompts: true, ..sizes };
-        let limits = scoring.limits(&description(&[None]), Activation::Bf16).unwrap();
+        let limits = scoring.limits(&description(&[None]), &[], Activation::Bf16).unwrap();
         assert_eq!((limits.max_wanted, limits.logit_rows), (115, 16));
     }
 
@@ -128,13 +137,30 @@ mod tests {
         let with = |blocks: u64| {
             let kv_memory = Some(blocks * block);
             let sizes = Sizes { n_slots: 3, prefill_rows: 100, kv_memory, ..Sizes::single(1000) };
-            sizes.limits(&described, Activation::F32).map(|limits| limits.kv_blocks)
+            sizes.limits(&described, &[], Activation::F32).map(|limits| limits.kv_blocks)
         };
         assert_eq!(with(1000).unwrap(), [48, 15]);
         assert_eq!(with(19).unwrap(), [16, 3]);
         assert_eq!(with(30).unwrap(), [24, 6]);
         let needed = 19 * block;
         assert!(matches!(with(18), Err(BuildError::KvMemory { needed: found, .. }) if found == needed));
+    }
+
+    #[test]
+    fn a_drafter_shares_the_memory() {
+        let described = description(&[None, Some(128)]);
+        let drafter = [KvGroupSpec { layers: 1, ..described.kv_groups[1] }];
+        let block = block_bytes(&drafter[0], Activation::F32);
+        let with = |kv_memory| {
+            let sizes = Sizes { n_slots: 3, prefill_rows: 100, kv_memory, ..Sizes::single(1000) };
+            sizes.limits(&described, &drafter, Activation::F32)
+        };
+        let limits = with(None).unwrap();
+        assert_eq!((limits.kv_blocks, limits.drafter_kv_blocks), (vec![48, 15], vec![15]));
+        let least = 2 * (16 + 3) + 3;
+        let limits = with(Some(least * block)).unwrap();
+        assert_eq!((limits.kv_blocks, limits.drafter_kv_blocks), (vec![16, 3], vec![3]));
+        assert!(matches!(with(Some(least * block - 1)), Err(BuildError::KvMemory { .. })));
     }
 
     #[test]
@@ -147,7 +173,7 @@ mod tests {
             (Sizes { prefill_rows: 0, ..Sizes::single(10) }, "prefill_rows"),
             (Sizes { max_drafts: usize::MAX, ..Sizes::single(10) }, "max_drafts"),
         ] {
-            let error = sizes.limits(&description(&[None]), Activation::Bf16).unwrap_err();
+            let error = sizes.limits(&description(&[None]), &[], Activation::Bf16).unwrap_err();
             assert!(matches!(error, BuildError::Size { field: found, .. } if found == field), "{error}");
         }
     }

@@ -12,4 +12,4 @@ mod target;
 pub use error::ModelError;
 pub use gemma4_assistant::{AssistantConfig, Gemma4Assistant};
 pub use registry::{LoadOptions, describe, load};
-pub use target::{Description, ExportLayer, Exports, Limits, Parameters, Target};
+pub use target::{Description, ExportLayer, Exports, Limits, OwnedGroup, Parameters, Target};

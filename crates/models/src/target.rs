@@ -15,6 +15,8 @@ pub struct Limits {
     pub n_slots: usize,
     /// Blocks of each K/V group, in the order of [`Description::kv_groups`].
     pub kv_blocks: Vec<usize>,
+    /// Blocks of each K/V group of its drafter, in the order that the drafter's config gives them.
+    pub drafter_kv_blocks: Vec<usize>,
 }
 
 /// What a checkpoint is, from its config alone.
@@ -69,6 +71,15 @@ pub struct ExportLayer {
     /// Where its K/V lives.
     pub kv: KvLayer,
     /// Shape of its group.
+    pub spec: KvGroupSpec,
+}
+
+/// A K/V group that a drafter owns.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OwnedGroup {
+    /// The group.
+    pub group: KvGroup,
+    /// Its shape.
     pub spec: KvGroupSpec,
 }
 

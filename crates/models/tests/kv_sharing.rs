@@ -23,6 +23,7 @@ fn open(folder: &ModelFolder) -> (Recorder<CpuBackend>, Box<dyn Target>) {
         logit_rows: ROWS,
         n_slots: 1,
         kv_blocks: vec![1; description.kv_groups.len()],
+        drafter_kv_blocks: Vec::new(),
     };
     let options = CpuOptions { isa: Isa::best().0, threads: 1, activation: Activation::Bf16 };
     let mut backend = Recorder::new(CpuBackend::new(options).unwrap());

@@ -9,7 +9,8 @@ use paceline_models::{Exports, Limits, Target};
 
 use crate::assistant::ToyAssistant;
 use crate::nasty::{Nasty, NastyDrafter};
-use crate::toy::{TEXT_END, ToyBackend, ToyModel, ToyTarget, toy_text};
+use crate::own_kv::ToyOwnKv;
+use crate::toy::{TEXT_END, ToyBackend, ToyModel, ToyTarget, group_spec, toy_text};
 
 /// What drafts for the toy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub enum ToyDrafter {
     Nasty(Nasty, Vec<usize>),
     /// [`ToyAssistant`].
     Assistant,
+    /// [`ToyOwnKv`], with the windows of its groups.
+    OwnKv(Vec<Option<usize>>),
 }
 
 impl ToyDrafter {
@@ -38,6 +41,9 @@ impl ToyDrafter {
             }
             ToyDrafter::Assistant => {
                 Some(Box::new(ToyAssistant::new(exports, backend, limits).expect("the toy has memory")))
+            }
+            ToyDrafter::OwnKv(windows) => {
+                Some(Box::new(ToyOwnKv::new(model, windows, backend, limits).expect("the toy has memory")))
             }
         }
     }
@@ -65,7 +71,12 @@ pub fn toy_engine_for(
     suppress: &[TokenId],
     sampling: &Sampling,
 ) -> Engine {
-    let limits = sizes.limits(&ToyTarget::description_of(model), Activation::F32).expect("sizes that fit");
+    let drafter_kv: Vec<_> = match drafter {
+        ToyDrafter::OwnKv(windows) => windows.iter().map(|&window| group_spec(window)).collect(),
+        _ => Vec::new(),
+    };
+    let limits = sizes.limits(&ToyTarget::description_of(model), &drafter_kv, Activation::F32);
+    let limits = limits.expect("sizes that fit");
     let mut backend = ToyBackend::new(model);
     let target = ToyTarget::load(model, &mut backend, &limits).expect("the toy has memory");
     let drafter = drafter.make(model, sampling, target.exports(), &mut backend, &limits);

@@ -9,10 +9,12 @@
 mod assistant;
 mod engine;
 mod nasty;
+mod own_kv;
 pub mod paths;
 mod toy;
 
 pub use assistant::ToyAssistant;
 pub use engine::{ToyDecoder, ToyDrafter, toy_engine, toy_engine_for};
 pub use nasty::{Nasty, NastyDrafter};
+pub use own_kv::ToyOwnKv;
 pub use toy::{TEXT_END, ToyBackend, ToyLayer, ToyModel, ToyTarget, ToyText, toy_text};

@@ -52,6 +52,7 @@ impl Machine {
             logit_rows: LOGIT_ROWS,
             n_slots: 1,
             kv_blocks: vec![n_blocks; description.kv_groups.len()],
+            drafter_kv_blocks: Vec::new(),
         };
         let cpu = CpuBackend::new(CpuOptions { isa, threads, activation: Activation::F32 })?;
         let mut backend = Observed::new(cpu, Trace::default());

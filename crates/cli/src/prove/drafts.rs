@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use paceline::TokenId;
 use paceline::drafters::{DraftError, DraftSlot, Drafter};
 use paceline_backend::{Backend, Pass, SlotId};
+use paceline_models::OwnedGroup;
 
 use super::cells::{CHANGING, Drafts, MAX_DRAFTS, Who};
 
@@ -97,6 +98,10 @@ impl Drafter for ProofDrafter {
 
     fn reads_taps(&self) -> bool {
         self.given.as_ref().is_some_and(|given| given.reads_taps())
+    }
+
+    fn kv_groups(&self) -> &[OwnedGroup] {
+        self.given.as_ref().map_or(&[], |given| given.kv_groups())
     }
 
     fn open(&mut self, backend: &mut dyn Backend, slot: SlotId, tokens: &[TokenId]) {

@@ -19,6 +19,7 @@
 mod assistant;
 
 use paceline_backend::{Backend, Pass, SlotId, TokenId};
+use paceline_models::OwnedGroup;
 use thiserror::Error;
 
 pub use assistant::{AssistantConventions, AssistantDrafter, DraftHidden, DraftPosition};
@@ -108,6 +109,14 @@ pub trait Drafter: Send {
     /// Whether the target's pass must leave its taps.
     fn reads_taps(&self) -> bool {
         false
+    }
+
+    /// K/V groups of its own, made by its constructor with [`paceline_models::Limits::drafter_kv_blocks`]. Every sequence has a block
+    /// table in each of them, as in the target's: in [`Drafter::draft`] it reaches over the drafts that are wanted, in
+    /// [`Drafter::verified`] over the rows of the pass. What is stored beyond `len` is dead once the round is committed, and a
+    /// sequence that was preempted starts with empty tables.
+    fn kv_groups(&self) -> &[OwnedGroup] {
+        &[]
     }
 
     /// A sequence starts, or starts anew after it was preempted, with these known tokens.

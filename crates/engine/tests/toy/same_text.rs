@@ -28,6 +28,7 @@ fn drafters() -> Vec<ToyDrafter> {
     let mut drafters: Vec<_> = Nasty::ALL.map(nasty).into();
     drafters.push(ToyDrafter::Nasty(Nasty::RightThenWrong, changing));
     drafters.push(ToyDrafter::Assistant);
+    drafters.push(ToyDrafter::OwnKv(vec![None, Some(20), Some(100)]));
     drafters
 }
 
@@ -72,8 +73,9 @@ fn staggered_arrivals_short_memory_preemption_and_cancellation() {
             for (index, (step, _)) in case.requests.iter_mut().enumerate() {
                 *step = index * 3;
             }
-            // The toy's blocks take 2048 bytes: ten of them for four slots of up to five in one group and three in the other.
-            case.sizes.kv_memory = Some(10 * 2048);
+            // The toy's blocks take 2048 bytes: ten of them for four slots of up to five in one group and three in the other, and as
+            // short for a drafter's own.
+            case.sizes.kv_memory = Some(if matches!(drafter, ToyDrafter::OwnKv(_)) { 20 } else { 10 } * 2048);
             case.preempt_every = Some(every);
             case.cancel = vec![(9, 1), (12, 4), (40, 6)];
             let completions = check(&case);

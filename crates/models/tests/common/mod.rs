@@ -55,6 +55,7 @@ pub(crate) fn open(folder: &Path, isa: Isa, activation: Activation) -> Model {
         logit_rows: 48,
         n_slots: 1,
         kv_blocks: vec![CAPACITY.div_ceil(KV_BLOCK); n_groups],
+        drafter_kv_blocks: Vec::new(),
     };
     let backend = CpuBackend::new(CpuOptions { isa, threads: 2, activation }).unwrap();
     let mut backend = Observed::new(backend, Logits::default());

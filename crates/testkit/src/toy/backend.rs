@@ -102,7 +102,10 @@ impl ToyBackend {
     fn layer_of_group(&self, group: KvGroup) -> usize {
         let owners = self.model.layers.iter().enumerate();
         let mut owners = owners.filter(|(_, layer)| matches!(layer, super::ToyLayer::Owns { .. }));
-        owners.nth(group.index as usize).expect("a group was made for each layer that owns K/V").0
+        let n_owners = owners.clone().count();
+        // A group behind the target's is a drafter's, whose layers count on from the target's.
+        let group = group.index as usize;
+        owners.nth(group).map_or(self.model.layers.len() + group.saturating_sub(n_owners), |(layer, _)| layer)
     }
 
     fn attend(&mut self, q: Buf, layer: KvLayer, out: Buf, buffer_row: usize, row: ResolvedRow) {
@@ -170,7 +173,8 @@ impl ToyBackend {
     }
 }
 
-fn to_row(hash: u64) -> [f32; HASH_WIDTH] {
+/// A hash as a row.
+pub(crate) fn to_row(hash: u64) -> [f32; HASH_WIDTH] {
     [0, 16, 32, 48].map(|shift| f32::from((hash >> shift) as u16))
 }
 

@@ -14,7 +14,8 @@ mod model;
 mod target;
 
 pub use backend::ToyBackend;
+pub(crate) use backend::to_row as key_row;
 pub(crate) use model::mix;
 pub use model::{TEXT_END, ToyLayer, ToyModel, ToyText, toy_text};
 pub use target::ToyTarget;
-pub(crate) use target::{HASH_WIDTH, TARGET_HEAD};
+pub(crate) use target::{HASH_WIDTH, TARGET_HEAD, group_spec, store_op};

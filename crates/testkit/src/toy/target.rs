@@ -91,7 +91,8 @@ impl ToyTarget {
     }
 }
 
-fn group_spec(window: Option<usize>) -> KvGroupSpec {
+/// Shape of the toy's K/V.
+pub(crate) fn group_spec(window: Option<usize>) -> KvGroupSpec {
     KvGroupSpec { layers: 1, kv_heads: 1, head_dim: HASH_WIDTH, window }
 }
 
@@ -172,16 +173,17 @@ impl Target for ToyTarget {
 /// A name for a norm's weights, which the toy has not.
 const NO_VECTOR: Vector = Vector { index: 0, len: HASH_WIDTH as u32 };
 
+/// Stores the key of each row's hidden state.
+pub(crate) fn store_op(x: Buf, layer: KvLayer) -> Op {
+    let value = ValueSource::Projection;
+    let kv = Some(KvWrite { layer, k_norm: NO_VECTOR, value, norm_value: false });
+    Op::QkNormRopeStore { qkv: x, n_heads: 1, q_norm: NO_VECTOR, rope: Rope { index: 0 }, eps: 0.0, kv }
+}
+
 fn attend(backend: &mut dyn Backend, pass: &Pass, x: Buf, layer: KvLayer, owns: bool) {
-    let kv = owns.then_some(KvWrite {
-        layer,
-        k_norm: NO_VECTOR,
-        value: ValueSource::Projection,
-        norm_value: false,
-    });
-    let rope = Rope { index: 0 };
-    let store = Op::QkNormRopeStore { qkv: x, n_heads: 1, q_norm: NO_VECTOR, rope, eps: 0.0, kv };
-    backend.run(&store, pass.all());
+    if owns {
+        backend.run(&store_op(x, layer), pass.all());
+    }
     backend.run(&Op::Attend { q: x, layer, n_heads: 1, scale: 1.0, out: x }, pass.all());
 }
 
