@@ -67,13 +67,21 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Tokenizer`] when the text has a character that the tokenizer has no token for at all.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
+        let ids = self.encode_part(text)?;
+        let missing_bos = self.bos.filter(|&bos| ids.first() != Some(&bos));
+        Ok(missing_bos.into_iter().chain(ids).collect())
+    }
+
+    /// The tokens of a part of a text, without a BOS token in front that the part does not have.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_part(&self, text: &str) -> Result<Vec<u32>, Error> {
         let encoding = self
             .inner
             .encode_fast(text, false)
             .map_err(|error| Error::Tokenizer { file: self.file.clone(), message: error.to_string() })?;
-        let ids = encoding.get_ids();
-        let missing_bos = self.bos.filter(|&bos| ids.first() != Some(&bos));
-        Ok(missing_bos.into_iter().chain(ids.iter().copied()).collect())
+        Ok(encoding.get_ids().to_vec())
     }
 
     /// The text of tokens; what [`Detokenizer`] gives piece by piece.
@@ -95,6 +103,15 @@ impl Tokenizer {
     /// The token as the tokenizer's file writes it, spaces and bytes in its notation.
     pub fn token(&self, id: u32) -> Option<String> {
         self.inner.id_to_token(id)
+    }
+
+    /// The bytes that a token stands for, special tokens as they are written: a whole text, or one byte of a character. `None`
+    /// for a token that the tokenizer does not know.
+    pub fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
+        Some(match self.piece(id, SpecialTokens::Show)? {
+            Piece::Text(text) => text.into_bytes(),
+            Piece::Byte(byte) => vec![byte],
+        })
     }
 
     /// Whether the token is a special one, that is, not part of the text.

@@ -18,6 +18,7 @@ use crate::scheduler::{self, Plan, PlannedRows, State};
 use crate::sequence::{Drafting, Output, Sequence};
 use crate::sizes::Sizes;
 use crate::statistics::RoundTimes;
+use crate::status::{DraftTotals, EngineStatus, KvBlocks};
 use crate::text::TextDecoder;
 
 /// What an engine is made of.
@@ -60,6 +61,9 @@ pub struct Engine {
     pass: Pass,
     clock: Option<fn() -> Duration>,
     times: RoundTimes,
+    rounds: u64,
+    preemptions: u64,
+    drafts: DraftTotals,
 }
 
 impl Engine {
@@ -113,6 +117,9 @@ impl Engine {
             pass: Pass::default(),
             clock: None,
             times: RoundTimes::default(),
+            rounds: 0,
+            preemptions: 0,
+            drafts: DraftTotals::default(),
         })
     }
 
@@ -129,6 +136,30 @@ impl Engine {
     /// The sizes that it was made with.
     pub fn sizes(&self) -> &Sizes {
         &self.sizes
+    }
+
+    /// Who drafts and how far it suggests to; `None` without a drafter.
+    pub fn drafter(&self) -> Option<(&'static str, usize)> {
+        let drafter = self.drafter.as_ref()?;
+        Some((drafter.kind(), drafter.suggested_drafts().min(self.sizes.max_drafts)))
+    }
+
+    /// What it is doing, and its totals.
+    pub fn status(&self) -> EngineStatus {
+        let mut status = EngineStatus::default();
+        self.write_status(&mut status);
+        status
+    }
+
+    /// The same without new memory after the first time.
+    pub(crate) fn write_status(&self, status: &mut EngineStatus) {
+        (status.running, status.waiting) = self.n_requests();
+        status.free_slots = self.free_slots.len();
+        let groups = self.kv.free().zip(self.kv.sizes());
+        status.kv_blocks.clear();
+        status.kv_blocks.extend(groups.map(|(free, group)| KvBlocks { free, all: group.n_blocks }));
+        (status.rounds, status.preemptions) = (self.rounds, self.preemptions);
+        status.drafts.clone_from(&self.drafts);
     }
 
     /// Measures from now on where time goes. `clock` gives the time since some fixed moment; the engine reads no other one, and
@@ -171,7 +202,7 @@ impl Engine {
     pub(crate) fn submit_checked(&mut self, id: RequestId, request: Request) {
         self.next_id = id.0 + 1;
         let sequence = self.sequence(id, request);
-        if sequence.tokens.len() >= sequence.limit {
+        if sequence.is_empty() {
             self.at_once.push((id, Event::Finished(sequence.finished(FinishReason::Length))));
         } else {
             self.waiting.push_back(sequence);
@@ -305,6 +336,7 @@ impl Engine {
         let (pass, mut times) = round::run(players, &mut slots, std::mem::take(&mut self.pass));
         self.pass = pass;
         self.collect(&slots, events)?;
+        self.rounds += 1;
         times.host = lap.end().saturating_sub(times.rounds());
         self.times += match decodes {
             true => times,
@@ -316,7 +348,7 @@ impl Engine {
     fn plan(&self) -> Plan {
         let running: Vec<_> = self.running.iter().map(Sequence::view).collect();
         let waiting = self.waiting.iter().take(self.free_slots.len());
-        let waiting: Vec<_> = waiting.map(|sequence| sequence.tokens.len()).collect();
+        let waiting: Vec<_> = waiting.map(Sequence::pending).collect();
         let free_blocks: Vec<_> = self.kv.free().collect();
         scheduler::plan(&State {
             running: &running,
@@ -357,7 +389,7 @@ impl Engine {
                     what: format!("no blocks for the planned rows up to {end}"),
                 });
             }
-            let chooses = n_known == sequence.pending();
+            let chooses = n_known == sequence.pending() && !sequence.only_scores();
             let scored = sequence.scores(n_known);
             slots.push(RoundSlot { slot, n_known, chooses, scored, n_drafts, draft_error: None });
         }
@@ -374,7 +406,13 @@ impl Engine {
                 keep_drafting(drafter.as_mut(), self.backend.as_mut(), sequence, part, &report);
             }
             let id = sequence.id;
-            match sequence.take(&report, part, |event| events.push((id, event)))? {
+            let end = sequence.take(&report, part, |event| events.push((id, event)))?;
+            if let Some(drafting) = sequence.drafting.as_ref().filter(|_| part.n_drafts > 0)
+                && let Some(&accepted) = drafting.statistics.accepted_per_round.last()
+            {
+                self.drafts.record(part.n_drafts, accepted as usize);
+            }
+            match end {
                 Some(end) => {
                     events.push((id, end));
                     ended.push(id);
@@ -390,6 +428,7 @@ impl Engine {
 
     /// Puts a sequence that was running among the waiting.
     fn wait_again(&mut self, mut sequence: Sequence) {
+        self.preemptions += 1;
         self.leave(&mut sequence);
         sequence.rewind();
         let at = self.waiting.partition_point(|other| other.id < sequence.id);

@@ -1,13 +1,13 @@
 //! An engine on a thread of its own.
 //!
-//! Requests go in through a channel; each has its own queue of events, which never makes the engine wait. A queue holds at most
-//! the events of one output, so `max_tokens` bounds it. Between two rounds the thread takes what has come in; a cancelled
-//! request is gone within one round.
+//! Requests go in through a channel; the events of each go to a listener of its own, which must not wait. The ready-made
+//! listener is a queue ([`Events`]); it holds at most the events of one output, so `max_tokens` bounds it. Between two rounds the
+//! thread takes what has come in; a cancelled request is gone within one round.
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use crate::admission::Admission;
@@ -15,9 +15,13 @@ use crate::engine::Engine;
 use crate::error::{Broken, Failed, Refused};
 use crate::events::{Completion, Event};
 use crate::request::{Request, RequestId};
+use crate::status::EngineStatus;
+
+/// Hears the events of one request on the engine's thread.
+type Listener = Box<dyn FnMut(Event) + Send>;
 
 enum Command {
-    Submit(RequestId, Box<Request>, Sender<Event>),
+    Submit(RequestId, Box<Request>, Listener),
     Cancel(RequestId),
     Stop,
 }
@@ -32,6 +36,7 @@ struct Shared {
     admission: Admission,
     /// Ids ascend in the order in which commands go in, so both are under one lock.
     entrance: Mutex<(u64, Sender<Command>)>,
+    status: Arc<Mutex<EngineStatus>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -44,9 +49,18 @@ impl EngineHandle {
         let (commands, inbox) = mpsc::channel();
         let admission = engine.admission().clone();
         let next_id = engine.next_id();
-        let thread = thread::Builder::new().name("paceline-engine".into()).spawn(|| serve(engine, inbox))?;
+        let status = Arc::new(Mutex::new(engine.status()));
+        let board = Arc::clone(&status);
+        let thread = thread::Builder::new()
+            .name("paceline-engine".into())
+            .spawn(move || serve(engine, inbox, &board))?;
         let entrance = Mutex::new((next_id, commands));
-        Ok(Self { shared: Arc::new(Shared { admission, entrance, thread: Some(thread) }) })
+        Ok(Self { shared: Arc::new(Shared { admission, entrance, status, thread: Some(thread) }) })
+    }
+
+    /// What the engine was doing after its last round.
+    pub fn status(&self) -> EngineStatus {
+        lock(&self.shared.status).clone()
     }
 
     /// Takes a request and gives its events. If the engine has stopped, the only event says so.
@@ -54,16 +68,48 @@ impl EngineHandle {
     /// # Errors
     /// What is wrong with the request.
     pub fn submit(&self, request: Request) -> Result<Events, Refused> {
-        self.shared.admission.check(&request)?;
         let (events, queue) = mpsc::channel();
-        let mut entrance = self.shared.entrance.lock().unwrap_or_else(PoisonError::into_inner);
+        // A client that has gone cancels by a command of its own.
+        let ticket = self.submit_to(request, move |event| drop(events.send(event)))?;
+        Ok(Events { ticket, queue, ended: false })
+    }
+
+    /// Whether the engine's thread is there. A broken engine ends it.
+    pub fn is_running(&self) -> bool {
+        self.shared.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Checks a request as [`EngineHandle::submit`] does, without taking it.
+    ///
+    /// # Errors
+    /// What is wrong with the request.
+    pub fn check(&self, request: &Request) -> Result<(), Refused> {
+        self.shared.admission.check(request)
+    }
+
+    /// Takes a request and tells its events to `listener`, on the engine's thread: it must return at once and must not panic. If
+    /// the engine has stopped, the listener is dropped without hearing an end.
+    ///
+    /// # Errors
+    /// What is wrong with the request.
+    pub fn submit_to(
+        &self,
+        request: Request,
+        listener: impl FnMut(Event) + Send + 'static,
+    ) -> Result<Ticket, Refused> {
+        self.shared.admission.check(&request)?;
+        let mut entrance = lock(&self.shared.entrance);
         let (next_id, commands) = &mut *entrance;
         let id = RequestId(*next_id);
         *next_id += 1;
-        // If the thread has ended, the queue's other end is dropped with the command, and the queue says so.
-        let _ = commands.send(Command::Submit(id, Box::new(request), events));
-        Ok(Events { id, queue, commands: commands.clone(), ended: false })
+        // If the thread has ended, the listener is dropped with the command.
+        let _ = commands.send(Command::Submit(id, Box::new(request), Box::new(listener)));
+        Ok(Ticket { id, commands: commands.clone() })
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Shared {
@@ -77,18 +123,38 @@ impl Drop for Shared {
     }
 }
 
+/// A request in an engine. Dropping it cancels the request, if it has not ended.
+#[derive(Debug)]
+pub struct Ticket {
+    id: RequestId,
+    commands: Sender<Command>,
+}
+
+impl Ticket {
+    /// The request.
+    pub fn id(&self) -> RequestId {
+        self.id
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        // If the thread has ended, there is nothing to cancel.
+        let _ = self.commands.send(Command::Cancel(self.id));
+    }
+}
+
 /// The events of one request, in order. Dropping it cancels the request.
 pub struct Events {
-    id: RequestId,
+    ticket: Ticket,
     queue: Receiver<Event>,
-    commands: Sender<Command>,
     ended: bool,
 }
 
 impl Events {
     /// The request.
     pub fn id(&self) -> RequestId {
-        self.id
+        self.ticket.id
     }
 
     /// Waits for the whole output.
@@ -118,44 +184,38 @@ impl Iterator for Events {
     }
 }
 
-impl Drop for Events {
-    fn drop(&mut self) {
-        if !self.ended {
-            // If the thread has ended, there is nothing to cancel.
-            let _ = self.commands.send(Command::Cancel(self.id));
-        }
-    }
-}
-
 /// The engine's thread: rounds while there is work, otherwise sleep until a command comes.
-fn serve(mut engine: Engine, inbox: Receiver<Command>) {
-    let mut clients: HashMap<RequestId, Sender<Event>> = HashMap::new();
+fn serve(mut engine: Engine, inbox: Receiver<Command>, board: &Mutex<EngineStatus>) {
+    let mut listeners: HashMap<RequestId, Listener> = HashMap::new();
     let mut events = Vec::new();
     loop {
         let first = if engine.is_idle() { Some(inbox.recv().unwrap_or(Command::Stop)) } else { None };
         for command in first.into_iter().chain(inbox.try_iter()) {
             match command {
-                Command::Submit(id, request, client) => {
-                    clients.insert(id, client);
+                Command::Submit(id, request, listener) => {
+                    listeners.insert(id, listener);
                     engine.submit_checked(id, *request);
                 }
                 Command::Cancel(id) => {
-                    clients.remove(&id);
+                    listeners.remove(&id);
                     engine.cancel(id);
                 }
                 Command::Stop => return,
             }
         }
         let stepped = engine.step(&mut events);
+        // Before the events: who hears of an end finds it in the status.
+        engine.write_status(&mut lock(board));
         for (id, event) in events.drain(..) {
             let ended = matches!(event, Event::Finished(_) | Event::Failed(_));
-            // A client that has gone cancels by a command of its own.
-            let _ = clients[&id].send(event);
+            let listener = listeners.get_mut(&id).expect("events come for requests that are there");
+            listener(event);
             if ended {
-                clients.remove(&id);
+                listeners.remove(&id);
             }
         }
-        if stepped.is_err() {
+        if let Err(broken) = stepped {
+            lock(board).broken = Some(broken);
             return;
         }
     }

@@ -14,7 +14,7 @@ pub struct RequestId(pub u64);
 pub struct Request {
     /// Token ids of the prompt, used as they are. Not empty.
     pub prompt: Vec<TokenId>,
-    /// Most tokens to emit. 0 is legal and returns at once with reason "length".
+    /// Most tokens to emit. 0 is legal: the request ends with reason "length" once its prompt is scored, if that is asked for.
     pub max_tokens: usize,
     /// Texts that end the output. They are not part of it.
     pub stop: Vec<String>,

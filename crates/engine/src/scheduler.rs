@@ -34,7 +34,7 @@ pub(crate) struct Running<'a> {
 pub(crate) struct State<'a> {
     /// Sequences with a slot, oldest first.
     pub(crate) running: &'a [Running<'a>],
-    /// Tokens of the waiting sequences, in order of arrival.
+    /// Tokens that the waiting sequences have to read, in order of arrival.
     pub(crate) waiting: &'a [usize],
     /// Slots without a sequence.
     pub(crate) free_slots: usize,

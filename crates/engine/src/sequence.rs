@@ -64,9 +64,20 @@ impl Drafting {
 }
 
 impl Sequence {
-    /// Known tokens that are not committed.
+    /// Known tokens to read that are not committed. Where nothing is chosen the last token need not be read: nobody asks what
+    /// would follow it.
     pub(crate) fn pending(&self) -> usize {
-        self.tokens.len() - self.len
+        self.tokens.len() - usize::from(self.only_scores()) - self.len
+    }
+
+    /// Whether it has room for no token, so that it can do nothing but score its prompt.
+    pub(crate) fn only_scores(&self) -> bool {
+        self.limit <= self.n_prompt
+    }
+
+    /// Whether there is nothing to do at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.only_scores() && self.to_score().is_empty()
     }
 
     /// Drafts that the next round may verify: the budget leaves room for the chosen token behind them.
@@ -145,7 +156,10 @@ impl Sequence {
             emit(Event::Prompt(report.prompt_logprobs.iter().map(Logprobs::from).collect()));
         }
         if !part.chooses {
-            emit(Event::Prefill { done: self.len, of: self.tokens.len() });
+            if self.is_empty() {
+                return Ok(Some(Event::Finished(self.finished(FinishReason::Length))));
+            }
+            emit(Event::Prefill { done: self.len, of: self.len + self.pending() });
             return Ok(None);
         }
         Ok(self

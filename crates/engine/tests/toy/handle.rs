@@ -1,5 +1,6 @@
 //! The engine on its own thread: several clients, cancellation, the end of the engine.
 
+use std::sync::mpsc;
 use std::thread;
 
 use paceline::{Broken, EngineHandle, Event, Failed, Refused, Request};
@@ -62,6 +63,31 @@ fn a_stopped_engine_ends_every_stream() {
         let stopped = Event::Failed(Failed::Stopped(Broken::ThreadEnded));
         assert!(last == stopped || matches!(last, Event::Finished(_)), "{last:?}");
     }
+}
+
+#[test]
+fn the_status_tells_of_work_and_its_end() {
+    let model = ToyModel::default();
+    let handle = handle(&model);
+    let before = handle.status();
+    assert_eq!((before.running, before.waiting, before.free_slots, before.rounds), (0, 0, 2, 0));
+    assert!(before.kv_blocks.iter().all(|blocks| blocks.free == blocks.all && blocks.all > 0));
+    let (seen, statuses) = mpsc::channel();
+    let watched = handle.clone();
+    let listener = move |_| drop(seen.send(watched.status()));
+    let ticket = handle.submit_to(Request::new(model.prompt(10, 1), 100), listener).unwrap();
+    let busy = statuses.recv().unwrap();
+    assert_eq!((busy.running, busy.free_slots), (1, 1));
+    assert!(busy.kv_use() > 0.0);
+    // The listener is dropped with its request, and the queue ends.
+    assert!(statuses.into_iter().count() > 10);
+    drop(ticket);
+    let after = handle.status();
+    assert_eq!((after.running, &after.kv_blocks), (0, &before.kv_blocks));
+    assert!(after.rounds > 10 && handle.is_running());
+    let drafts = &after.drafts;
+    assert!(drafts.accepted > 0 && drafts.accepted < drafts.drafted, "{drafts:?}");
+    assert_eq!(drafts.accepted_by_position.iter().sum::<u64>(), drafts.accepted);
 }
 
 #[test]

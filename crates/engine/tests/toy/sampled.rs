@@ -246,3 +246,27 @@ fn prompts_are_scored_alike_in_any_chunk_company_and_after_preemption() {
         }
     }
 }
+
+#[test]
+fn a_prompt_is_scored_without_room_for_a_token() {
+    let model = soft_toy();
+    let request = |n: usize, max_tokens| {
+        let mut request = Request::new(model.prompt(n, 5), max_tokens);
+        request.logprobs = Some(LogprobOptions { top: 2, of: Distribution::Model, prompt: true });
+        request
+    };
+    for (chunk, preempt_every) in [(200, None), (1, Some(7)), (16, Some(2))] {
+        let requests = vec![request(100, 1), request(100, 0), request(1, 0), request(2, 0), request(101, 9)];
+        let mut case = Case::new(&model, sizes(101, 2, chunk, 4), ToyDrafter::Assistant, requests);
+        case.sizes.score_prompts = true;
+        case.preempt_every = preempt_every;
+        let done: Vec<_> = check(&case).into_iter().map(Option::unwrap).collect();
+        let scored: Vec<_> = done.iter().map(|completion| &completion.prompt_logprobs).collect();
+        assert_eq!(scored[0], scored[1]);
+        assert_eq!(scored.iter().map(|scores| scores.len()).collect::<Vec<_>>(), [99, 99, 0, 1, 100]);
+        assert_eq!(
+            (scored[3][0].logprob, scored[4][..99].to_vec()),
+            (scored[0][0].logprob, scored[0].clone())
+        );
+    }
+}
