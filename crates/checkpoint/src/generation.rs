@@ -19,6 +19,12 @@ pub struct GenerationConfig {
     pub top_k: Option<usize>,
     /// Default probability mass to sample from.
     pub top_p: Option<f64>,
+    /// Default least probability, relative to the most likely token.
+    pub min_p: Option<f64>,
+    /// Default mass of the tokens of nearly expected surprise.
+    pub typical_p: Option<f64>,
+    /// Default penalty on tokens that the text has.
+    pub repetition_penalty: Option<f64>,
     /// In a drafter's folder: drafts a round.
     pub num_assistant_tokens: Option<usize>,
 }
@@ -51,6 +57,9 @@ impl GenerationConfig {
         read.temperature = section.optional_f64("temperature", 0.0..=1e6)?;
         read.top_k = section.optional_usize("top_k", 0..=1 << 24)?;
         read.top_p = section.optional_f64("top_p", 0.0..=1.0)?;
+        read.min_p = section.optional_f64("min_p", 0.0..=1.0)?;
+        read.typical_p = section.optional_f64("typical_p", 0.0..=1.0)?;
+        read.repetition_penalty = section.optional_f64("repetition_penalty", 1e-3..=1e3)?;
         read.num_assistant_tokens = section.optional_usize("num_assistant_tokens", 0..=1 << 16)?;
         Ok(read)
     }
@@ -86,13 +95,15 @@ mod tests {
     #[test]
     fn sampling_defaults_and_suppressed_tokens_are_read() {
         let text = r#"{"suppress_tokens": [258883, 258882], "do_sample": true, "temperature": 1.0, "top_k": 64,
-                       "top_p": 0.95, "num_assistant_tokens": 3, "bos_token_id": 2}"#;
+                       "top_p": 0.95, "min_p": 0.1, "typical_p": 0.9, "repetition_penalty": 1.2,
+                       "num_assistant_tokens": 3, "bos_token_id": 2}"#;
         let generation = config("generation_config.json", text);
         let read = GenerationConfig::read(&config("config.json", "{}"), Some(&generation)).unwrap();
         assert_eq!(read.suppress_token_ids, [258883, 258882]);
         assert_eq!((read.do_sample, read.temperature, read.top_k), (Some(true), Some(1.0), Some(64)));
         assert_eq!((read.top_p, read.num_assistant_tokens), (Some(0.95), Some(3)));
         assert_eq!(read.bos_token_id, Some(2));
+        assert_eq!((read.min_p, read.typical_p, read.repetition_penalty), (Some(0.1), Some(0.9), Some(1.2)));
     }
 
     #[test]
@@ -103,6 +114,7 @@ mod tests {
             (r#"{"eos_token_id": [1, 4294967296]}"#, "`eos_token_id` is 4294967296"),
             (r#"{"top_p": 1.5}"#, "`top_p` is 1.5"),
             (r#"{"temperature": -0.5}"#, "`temperature` is -0.5"),
+            (r#"{"repetition_penalty": 0}"#, "`repetition_penalty` is 0"),
         ] {
             let generation = config("generation_config.json", text);
             let error = GenerationConfig::read(&config("config.json", "{}"), Some(&generation)).unwrap_err();

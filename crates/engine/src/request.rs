@@ -2,6 +2,7 @@
 
 use paceline_backend::TokenId;
 
+use crate::error::Refused;
 use crate::sampling::{LogprobOptions, SamplingOptions};
 
 /// Identifies a request of one engine. Ids ascend in order of submission.
@@ -43,6 +44,15 @@ impl Request {
             logprobs: None,
             draft: DraftSettings::default(),
         }
+    }
+
+    /// Checks what can be checked before a model is loaded: the ranges of numbers. Submission checks it again, with all the rest.
+    ///
+    /// # Errors
+    /// The first setting that can not be.
+    pub fn check_settings(&self) -> Result<(), Refused> {
+        self.sampling.check_values(self.max_tokens)?;
+        self.logprobs.as_ref().map_or(Ok(()), LogprobOptions::check)
     }
 }
 

@@ -117,8 +117,14 @@ pub fn draw_seed() -> u64 {
 }
 
 impl SamplingOptions {
-    /// Checks values, ids, and that there is always something to choose.
+    /// Checks ids, and that there is always something to choose.
     pub(crate) fn check(&self, limits: Limits<'_>) -> Result<(), Refused> {
+        self.check_values(limits.max_tokens)?;
+        self.check_lists(limits)
+    }
+
+    /// Checks what can be checked without a model.
+    pub(crate) fn check_values(&self, max_tokens: usize) -> Result<(), Refused> {
         let temperature = self.temperature;
         if temperature != 0.0 {
             let expected = "0, or 0.000001 to 1000000";
@@ -134,12 +140,15 @@ impl SamplingOptions {
         {
             within(field, change, -MOST_CHANGE, MOST_CHANGE, "a number up to 1e9 in magnitude")?;
         }
-        if self.min_tokens > limits.max_tokens {
+        for (_, bias) in &self.logit_bias {
+            within("logit_bias", *bias, -MOST_CHANGE, MOST_CHANGE, "numbers up to 1e9 in magnitude")?;
+        }
+        if self.min_tokens > max_tokens {
             let (found, expected) =
-                (self.min_tokens.to_string(), format!("at most the {} tokens allowed", limits.max_tokens));
+                (self.min_tokens.to_string(), format!("at most the {max_tokens} tokens allowed"));
             return Err(Refused::OutOfRange { field: "min_tokens", found, expected });
         }
-        self.check_lists(limits)
+        Ok(())
     }
 
     fn check_lists(&self, limits: Limits<'_>) -> Result<(), Refused> {
@@ -150,9 +159,6 @@ impl SamplingOptions {
             if let Some(TokenId(id)) = ids.iter().copied().find(|id| id.0 as usize >= limits.vocab_size) {
                 return Err(Refused::UnknownListedToken { field, id, vocab_size: limits.vocab_size });
             }
-        }
-        for (_, bias) in &self.logit_bias {
-            within("logit_bias", *bias, -MOST_CHANGE, MOST_CHANGE, "numbers up to 1e9 in magnitude")?;
         }
         let ids = ascending(&biased);
         if let Some(twice) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
