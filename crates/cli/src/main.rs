@@ -24,6 +24,7 @@ mod prompts;
 mod prove;
 mod render;
 mod run;
+mod sampling;
 mod shapes;
 mod text_file;
 mod usage;
@@ -36,7 +37,13 @@ use failure::Failure;
 
 /// Runs language models on the CPU, exactly: drafting, batching, chunking, threads and CPU level never change the text.
 #[derive(Debug, Parser)]
-#[command(name = "paceline", version, disable_help_subcommand = true, arg_required_else_help = false)]
+#[command(
+    name = "paceline",
+    version,
+    disable_help_subcommand = true,
+    arg_required_else_help = false,
+    args_override_self = true
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -45,7 +52,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(Box<run::Args>),
-    Chat(chat::Args),
+    Chat(Box<chat::Args>),
     Inspect(inspect::Args),
     Check(check::Args),
     Prove(prove::Args),

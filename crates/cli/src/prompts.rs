@@ -3,8 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use crate::failure::Failure;
+use crate::sampling::SamplingArgs;
 use crate::text_file;
 
 /// What a prompt is given as.
@@ -17,11 +20,20 @@ pub(crate) enum Input {
 }
 
 /// One prompt.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Prompt {
     pub(crate) input: Input,
     /// Most tokens to generate, where the prompt itself says so.
     pub(crate) n: Option<usize>,
+    /// What the prompt itself says about choosing tokens.
+    pub(crate) sampling: SamplingArgs,
+}
+
+impl Prompt {
+    /// A prompt that says no more than what it is.
+    fn new(input: Input) -> Self {
+        Self { input, n: None, sampling: SamplingArgs::default() }
+    }
 }
 
 /// Where to look for prompts.
@@ -39,7 +51,7 @@ impl Source {
     /// Reads the prompts; there is at least one, and none is empty.
     pub(crate) fn read(self) -> Result<Vec<Prompt>, Failure> {
         let text = match self {
-            Source::TokenIds(ids) => return Ok(vec![Prompt { input: Input::TokenIds(ids), n: None }]),
+            Source::TokenIds(ids) => return Ok(vec![Prompt::new(Input::TokenIds(ids))]),
             Source::Lines(path) => return lines(&path),
             Source::Argument(text) => text,
             Source::File(path) => text_file::read(&path)?,
@@ -48,15 +60,20 @@ impl Source {
         if text.is_empty() {
             return Err(Failure::bad_input("the prompt is empty; expected at least one character"));
         }
-        Ok(vec![Prompt { input: Input::Text(text), n: None }])
+        Ok(vec![Prompt::new(Input::Text(text))])
     }
 }
 
-/// Parses `2,105,...`.
+/// Parses a prompt in the form `2,105,...`.
 pub(crate) fn parse_token_ids(word: &str) -> Result<TokenIds, String> {
     if word.trim().is_empty() {
         return Err("the prompt is empty; expected token ids with commas between, such as 2,105".to_owned());
     }
+    parse_ids(word)
+}
+
+/// Parses `2,105,...`.
+pub(crate) fn parse_ids(word: &str) -> Result<TokenIds, String> {
     let parse = |id: &str| {
         let id = id.trim();
         id.parse().map_err(|_| format!("`{id}` is not a token id; expected numbers with commas between"))
@@ -65,7 +82,7 @@ pub(crate) fn parse_token_ids(word: &str) -> Result<TokenIds, String> {
 }
 
 /// A list of ids as one argument.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct TokenIds(pub(crate) Vec<u32>);
 
 /// Prompts of a file with one on each line: plain text, or JSON objects if the first line is one. Lines without a
@@ -80,21 +97,11 @@ fn lines(path: &Path) -> Result<Vec<Prompt>, Failure> {
     Ok(prompts)
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct JsonPrompt {
-    prompt: Option<String>,
-    token_ids: Option<Vec<u32>>,
-    n: Option<usize>,
-}
-
 fn parse_lines(text: &str) -> Result<Vec<Prompt>, String> {
     let lines = || text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let is_json = lines().next().is_some_and(|(_, line)| line.trim_start().starts_with('{'));
     if !is_json {
-        return Ok(lines()
-            .map(|(_, line)| Prompt { input: Input::Text(line.to_owned()), n: None })
-            .collect());
+        return Ok(lines().map(|(_, line)| Prompt::new(Input::Text(line.to_owned()))).collect());
     }
     let parse =
         |(index, line): (usize, &str)| parse_json(line).map_err(|what| format!("line {}: {what}", index + 1));
@@ -102,18 +109,27 @@ fn parse_lines(text: &str) -> Result<Vec<Prompt>, String> {
 }
 
 fn parse_json(line: &str) -> Result<Prompt, String> {
-    let found: JsonPrompt = serde_json::from_str(line).map_err(|error| error.to_string())?;
-    let input = match (found.prompt, found.token_ids) {
+    let mut found: Map<String, Value> = serde_json::from_str(line).map_err(|error| error.to_string())?;
+    let input = match (take::<String>(&mut found, "prompt")?, take::<Vec<u32>>(&mut found, "token_ids")?) {
         (Some(text), None) if !text.is_empty() => Input::Text(text),
         (None, Some(ids)) if !ids.is_empty() => Input::TokenIds(ids),
         (None, None) => return Err("has no prompt; expected `prompt` or `token_ids`".to_owned()),
         (Some(_), Some(_)) => return Err("has `prompt` and `token_ids`; expected one of them".to_owned()),
         _ => return Err("the prompt is empty; expected at least one token".to_owned()),
     };
-    if found.n == Some(0) {
+    let n = take(&mut found, "n")?;
+    if n == Some(0) {
         return Err("`n` is 0, expected at least 1".to_owned());
     }
-    Ok(Prompt { input, n: found.n })
+    // What is left is about choosing tokens, by the names of the options.
+    let sampling = serde_json::from_value(Value::Object(found)).map_err(|error| error.to_string())?;
+    Ok(Prompt { input, n, sampling })
+}
+
+/// Takes a field that may be absent or null.
+fn take<T: DeserializeOwned>(object: &mut Map<String, Value>, field: &str) -> Result<Option<T>, String> {
+    let value = object.remove(field).unwrap_or_default();
+    serde_json::from_value(value).map_err(|error| format!("`{field}`: {error}"))
 }
 
 #[cfg(test)]
@@ -121,7 +137,7 @@ mod tests {
     use super::*;
 
     fn text(text: &str) -> Prompt {
-        Prompt { input: Input::Text(text.to_owned()), n: None }
+        Prompt::new(Input::Text(text.to_owned()))
     }
 
     #[test]
@@ -152,7 +168,7 @@ mod tests {
     #[test]
     fn lines_of_json_are_prompts() {
         let lines = "{\"prompt\": \"a\", \"n\": 3}\n{\"token_ids\": [2, 3]}\n";
-        let ids = Prompt { input: Input::TokenIds(vec![2, 3]), n: None };
+        let ids = Prompt::new(Input::TokenIds(vec![2, 3]));
         assert_eq!(parse_lines(lines).unwrap(), [Prompt { n: Some(3), ..text("a") }, ids]);
     }
 
@@ -167,6 +183,9 @@ mod tests {
             ("{\"token_ids\": [-1]}", "-1"),
             ("{\"prompt\": \"a\", \"n\": 0}", "`n` is 0"),
             ("{\"prompt\": \"a\", \"tone\": 1}", "tone"),
+            ("{\"prompt\": 1}", "`prompt`: invalid type"),
+            ("{\"prompt\": \"a\", \"n\": -1}", "`n`: invalid value"),
+            ("{\"prompt\": \"a\", \"top_p\": \"much\"}", "much"),
             ("plain", "expected value"),
         ] {
             let error = parse_lines(&format!("{{\"prompt\": \"a\"}}\n{line}")).unwrap_err();

@@ -10,7 +10,7 @@ mod session;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
-use paceline::{DraftOptions, Engine, Inexact, LoadOptions, ModelFolder, Sizes, Tokenizer};
+use paceline::{DraftOptions, Engine, Inexact, LoadOptions, ModelFolder, Request, Sizes, Tokenizer};
 
 use crate::chat_prompt::PromptEncoder;
 use crate::draft::{ConventionArgs, DraftArg, DraftTokens};
@@ -19,6 +19,7 @@ use crate::made_up::MadeUpArgs;
 use crate::memory;
 use crate::model::{self, ActivationArg, ModelArg, ThreadsArg};
 use crate::progress::Progress;
+use crate::sampling::SamplingArgs;
 use command::{COMMANDS, Command};
 use input::{Entry, Input, Piped, Terminal};
 use interrupt::Answering;
@@ -57,6 +58,8 @@ pub(crate) struct Args {
     /// Most tokens of the conversation; left out, 8192 or what the model has
     #[arg(long, value_name = "N", value_parser = model::at_least_one)]
     context: Option<usize>,
+    #[command(flatten)]
+    sampling: SamplingArgs,
 }
 
 /// Runs the subcommand.
@@ -72,8 +75,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     tokenizer.check_vocabulary(description.vocab_size)?;
     let tokenizer = Arc::new(tokenizer);
     let encoder = PromptEncoder::for_conversation(&folder, &tokenizer)?;
+    let sampling = args.sampling.options(&folder.generation()?);
+    let mut asked = Request::new(Vec::new(), args.n.unwrap_or(usize::MAX));
+    asked.sampling = sampling.clone();
+    asked.check_settings().map_err(Failure::bad_input)?;
     let engine = load(args, &folder, &tokenizer)?;
-    let mut session = Session::new(engine, encoder, args.system.as_deref(), args.n);
+    let mut session = Session::new(engine, encoder, args.system.as_deref(), args.n, sampling);
     if io::stdin().is_terminal() {
         interrupt::install()?;
         let origin = folder.origin().display();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline::{Completion, DraftStatistics, Engine, Event, FinishReason, Request, TokenId};
+use paceline::{Completion, DraftStatistics, Engine, Event, FinishReason, Request, SamplingOptions, TokenId};
 use serde_json::{Value, json};
 
 use super::note;
@@ -20,6 +20,7 @@ pub(super) struct Session<'a> {
     encoder: PromptEncoder<'a>,
     /// Most tokens of an answer.
     max_tokens: Option<usize>,
+    sampling: SamplingOptions,
     messages: Vec<Value>,
     /// Messages that stand before the conversation.
     n_fixed: usize,
@@ -41,10 +42,11 @@ impl<'a> Session<'a> {
         encoder: PromptEncoder<'a>,
         system: Option<&str>,
         max_tokens: Option<usize>,
+        sampling: SamplingOptions,
     ) -> Self {
         let messages: Vec<Value> =
             system.map(|text| json!({"role": "system", "content": text})).into_iter().collect();
-        Self { engine, encoder, max_tokens, n_fixed: messages.len(), messages, last: None }
+        Self { engine, encoder, max_tokens, sampling, n_fixed: messages.len(), messages, last: None }
     }
 
     /// Takes a message and hands its answer to `show` as it comes. Where that fails, the message is taken back; an answer
@@ -133,7 +135,8 @@ impl<'a> Session<'a> {
             )));
         }
         let max_tokens = self.max_tokens.unwrap_or(room);
-        let request = Request::new(prompt.into_iter().map(TokenId).collect(), max_tokens);
+        let mut request = Request::new(prompt.into_iter().map(TokenId).collect(), max_tokens);
+        request.sampling = self.sampling.clone();
         let (completion, clock) = self.generate(request, n_prompt, show, stopped)?;
         let answer = completion.text.unwrap_or_default();
         if !answer.is_empty() && !answer.ends_with('\n') {
@@ -231,7 +234,7 @@ mod tests {
             };
             let engine = paceline::load(&self.folder, options).unwrap();
             let encoder = PromptEncoder::for_conversation(&self.folder, &self.tokenizer).unwrap();
-            Session::new(engine, encoder, None, Some(max_tokens))
+            Session::new(engine, encoder, None, Some(max_tokens), SamplingOptions::default())
         }
     }
 

@@ -20,10 +20,14 @@ use crate::model::{self, ActivationArg, ThreadsArg};
 use crate::peak_memory::peak_memory_bytes;
 use crate::progress::Progress;
 use crate::prompts::{Input, Prompt, Source, TokenIds};
+use crate::sampling::{LogprobArgs, SamplingArgs};
 use report::RunFacts;
+use stream::{Place, Wanted};
 
 /// Most prompts of a file that are worked on at one time; the others wait.
 const MAX_SLOTS: usize = 16;
+/// Most continuations of a prompt.
+const MAX_CHOICES: i64 = 1024;
 
 /// Generates text from a prompt
 #[derive(Debug, clap::Args)]
@@ -45,7 +49,7 @@ pub(crate) struct Args {
     /// Token ids of the prompt, used as they are
     #[arg(long, value_name = "2,105,...", value_parser = crate::prompts::parse_token_ids, allow_hyphen_values = true)]
     token_ids: Option<TokenIds>,
-    /// File with a prompt on each line, as plain text or as JSON: {"prompt" or "token_ids", "n"}
+    /// File with a prompt on each line, as plain text or as JSON: {"prompt" or "token_ids", "n", "temperature", "seed", ...}
     #[arg(long, value_name = "F")]
     prompts_file: Option<PathBuf>,
     /// Most tokens to generate
@@ -60,9 +64,6 @@ pub(crate) struct Args {
     /// Go on after tokens that end a text
     #[arg(long)]
     ignore_eos: bool,
-    /// Randomness; only 0, the most likely token each time, is supported yet
-    #[arg(long, value_name = "T", default_value = "0", value_parser = parse_temperature, allow_negative_numbers = true)]
-    temperature: Greedy,
     /// Drafter: folder or hub id of an assistant, `tiny` for the built-in model's, or `none`. Changes the speed, never the text
     #[arg(long, value_name = "D", value_parser = DraftArg::parse)]
     draft: Option<DraftArg>,
@@ -87,25 +88,17 @@ pub(crate) struct Args {
     /// Print one JSON object for each output and nothing else
     #[arg(long)]
     json: bool,
-}
-
-/// The only temperature there is.
-#[derive(Clone, Copy, Debug)]
-struct Greedy;
-
-fn parse_temperature(word: &str) -> Result<Greedy, String> {
-    match word.parse::<f64>() {
-        Ok(0.0) => Ok(Greedy),
-        Ok(t) if t > 0.0 && t.is_finite() => {
-            Err("sampling is not supported yet; expected temperature 0".to_owned())
-        }
-        _ => Err("expected a temperature of at least 0".to_owned()),
-    }
+    /// Continuations of each prompt, by the same seed with noise of their own; with a temperature they differ
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MAX_CHOICES))]
+    choices: u32,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    logprobs: LogprobArgs,
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
-    let Greedy = args.temperature;
     let (place, source) = place_and_source(&args)?;
     let prompts = source.read()?;
     let folder = args.made_up.open(place.as_deref())?;
@@ -144,9 +137,8 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         peak_memory_bytes: peak_memory_bytes(),
         rounds: engine.times(),
     };
-    let form = match (args.json, args.prompts_file.is_some()) {
-        (true, false) => stream::Form::Json,
-        (true, true) => stream::Form::JsonOfSeveral,
+    let form = match (args.json, args.prompts_file.is_some() || args.choices > 1) {
+        (true, _) => stream::Form::Json,
         (false, true) => stream::Form::TextOfSeveral,
         (false, false) => stream::Form::Text,
     };
@@ -198,10 +190,11 @@ fn requests(
     folder: &ModelFolder,
     tokenizer: Option<&Tokenizer>,
     prompts: Vec<Prompt>,
-) -> Result<Vec<Request>, Failure> {
+) -> Result<Vec<Wanted>, Failure> {
+    let generation = folder.generation()?;
     let mut encoder = None;
-    let mut requests = Vec::with_capacity(prompts.len());
-    for Prompt { input, n } in prompts {
+    let mut wanted = Vec::with_capacity(prompts.len() * args.choices as usize);
+    for (index, Prompt { input, n, sampling }) in prompts.into_iter().enumerate() {
         let ids = match input {
             Input::TokenIds(ids) => ids,
             Input::Text(text) => {
@@ -215,21 +208,35 @@ fn requests(
         let mut request = Request::new(ids.into_iter().map(TokenId).collect(), n.unwrap_or(args.n));
         request.stop = args.stop.clone();
         request.ignore_eos = args.ignore_eos;
-        requests.push(request);
+        request.sampling = sampling.or(&args.sampling).options(&generation);
+        request.logprobs = args.logprobs.options();
+        let prompt = args.prompts_file.is_some().then_some(index);
+        request.check_settings().map_err(|refused| stream::refused(prompt, refused))?;
+        if args.choices > 1 && request.sampling.temperature != 0.0 {
+            // One seed for all of them.
+            request.sampling.seed.get_or_insert_with(paceline::draw_seed);
+        }
+        for choice in 0..args.choices {
+            let place = Place { prompt, choice: (args.choices > 1).then_some(choice) };
+            request.choice = choice;
+            wanted.push(Wanted { place, request: request.clone() });
+        }
     }
-    Ok(requests)
+    Ok(wanted)
 }
 
 /// An engine that is just large enough.
-fn sizes(args: &Args, requests: &[Request], max_positions: usize) -> Sizes {
-    let largest = |size: fn(&Request) -> usize| requests.iter().map(size).max().unwrap_or(1).max(1);
-    let needed = largest(|request| request.prompt.len().saturating_add(request.max_tokens));
+fn sizes(args: &Args, wanted: &[Wanted], max_positions: usize) -> Sizes {
+    let requests = || wanted.iter().map(|wanted| &wanted.request);
+    let needed = requests().map(|request| request.prompt.len().saturating_add(request.max_tokens));
+    let needed = needed.max().unwrap_or(1).max(1);
     Sizes {
         context: args.context.unwrap_or(needed.min(max_positions)),
-        n_slots: requests.len().min(MAX_SLOTS),
+        n_slots: wanted.len().min(MAX_SLOTS),
         prefill_rows: args
             .prefill_chunk
-            .min(requests.iter().map(|request| request.prompt.len()).sum::<usize>().max(1)),
+            .min(requests().map(|request| request.prompt.len()).sum::<usize>().max(1)),
+        score_prompts: args.logprobs.echo(),
         ..Sizes::single(1)
     }
 }

@@ -2,8 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use paceline::{Completion, DraftStatistics, RoundTimes};
+use paceline::{Completion, DraftStatistics, Logprobs, RoundTimes, TokenId};
 use serde::Serialize;
+
+use super::stream::{Place, Wanted};
+use crate::sampling::InForce;
 
 /// The line of `--json`. Scripts rely on names and meaning.
 #[derive(Debug, Serialize)]
@@ -11,16 +14,44 @@ pub(crate) struct Report {
     /// Place among the prompts of a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<usize>,
+    /// Place among several continuations of a prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    choice: Option<u32>,
     token_ids: Vec<u32>,
     text: Option<String>,
     finish_reason: &'static str,
     prompt_tokens: usize,
     seed: u64,
+    sampling: InForce,
     level: String,
-    logprobs: Option<()>,
+    logprobs: Option<Vec<TokenLogprobs>>,
+    /// With `--echo`: of the prompt's tokens, `null` for the first one, which nothing comes before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_logprobs: Option<Vec<Option<TokenLogprobs>>>,
     timings: Timings,
     peak_memory_bytes: Option<u64>,
     draft: Option<Draft>,
+}
+
+/// Log-probabilities at one place; `null` where one is minus infinity.
+#[derive(Debug, Serialize)]
+struct TokenLogprobs {
+    token_id: u32,
+    logprob: f32,
+    top: Vec<TopLogprob>,
+}
+
+#[derive(Debug, Serialize)]
+struct TopLogprob {
+    token_id: u32,
+    logprob: f32,
+}
+
+impl TokenLogprobs {
+    fn new((&TokenId(token_id), of): (&TokenId, &Logprobs)) -> Self {
+        let top = of.top.iter().map(|&(TokenId(token_id), logprob)| TopLogprob { token_id, logprob });
+        TokenLogprobs { token_id, logprob: of.logprob, top: top.collect() }
+    }
 }
 
 /// Times in milliseconds, speeds in tokens a second; `null` where nothing was done that had a speed.
@@ -31,7 +62,7 @@ struct Timings {
     prefill_tokens_per_s: Option<f64>,
     decode_ms: f64,
     decode_tokens_per_s: Option<f64>,
-    /// Where the time of rounds went; only of a run with one prompt, since a batch shares its rounds.
+    /// Where the time of rounds went; only of a run with one output, since a batch shares its rounds.
     rounds: Option<Rounds>,
 }
 
@@ -125,10 +156,23 @@ pub(crate) struct RunFacts {
 
 impl Report {
     /// The report of a finished output.
-    pub(crate) fn new(index: Option<usize>, completion: Completion, clock: &Clock, facts: &RunFacts) -> Self {
+    pub(crate) fn new(
+        Wanted { place, request }: Wanted,
+        completion: Completion,
+        clock: &Clock,
+        facts: &RunFacts,
+    ) -> Self {
         let finished = completion.finished.expect("a report is made when the output is complete");
         let token_ids: Vec<u32> = completion.token_ids.iter().map(|id| id.0).collect();
         let (prefill, decode) = (clock.prefill(), clock.decode());
+        let told = |ids: &[TokenId], of: &[Logprobs]| -> Vec<_> {
+            ids.iter().zip(of).map(TokenLogprobs::new).collect()
+        };
+        let logprobs = request.logprobs.map(|_| told(&completion.token_ids, &completion.logprobs));
+        let prompt_logprobs = request.logprobs.filter(|wanted| wanted.prompt).map(|_| {
+            let behind_first = told(&request.prompt[1..], &completion.prompt_logprobs);
+            std::iter::once(None).chain(behind_first.into_iter().map(Some)).collect()
+        });
         let timings = Timings {
             load_ms: milliseconds(facts.load),
             prefill_ms: milliseconds(prefill),
@@ -136,17 +180,20 @@ impl Report {
             decode_ms: milliseconds(decode),
             // The first token came with the prompt.
             decode_tokens_per_s: speed(token_ids.len().saturating_sub(1), decode),
-            rounds: index.is_none().then(|| facts.rounds.into()),
+            rounds: (place == Place::default()).then(|| facts.rounds.into()),
         };
         Report {
-            index,
+            index: place.prompt,
+            choice: place.choice,
             token_ids,
             text: completion.text,
             finish_reason: finished.reason.as_str(),
             prompt_tokens: finished.usage.prompt_tokens,
-            seed: 0,
+            seed: finished.seed,
+            sampling: request.sampling.into(),
             level: facts.level.clone(),
-            logprobs: None,
+            logprobs,
+            prompt_logprobs,
             timings,
             peak_memory_bytes: facts.peak_memory_bytes,
             draft: finished.draft.map(Draft::from),

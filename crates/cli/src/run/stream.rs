@@ -1,9 +1,10 @@
 //! Runs requests to their end and writes what comes, as it comes.
 
 use std::collections::VecDeque;
+use std::fmt::{self, Display};
 use std::io::{self, IsTerminal, Write};
 
-use paceline::{Completion, DraftStatistics, Engine, Event, Request, RequestId, TokenId};
+use paceline::{Completion, DraftStatistics, Engine, Event, Refused, Request, RequestId, TokenId};
 
 use super::report::{Clock, Report, RunFacts, speed};
 use crate::failure::{Failure, one_line};
@@ -19,16 +20,41 @@ pub(crate) enum Form {
     Text,
     /// Each text when it is complete, in order of the prompts, with a line in front.
     TextOfSeveral,
-    /// A line of JSON for an output.
+    /// A line of JSON for each output, in order of the prompts.
     Json,
-    /// The same for each output, in order of the prompts, with its place among them.
-    JsonOfSeveral,
+}
+
+/// Which of several outputs it is, where there are several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Place of the prompt among those of a file.
+    pub(crate) prompt: Option<usize>,
+    /// Place among the continuations of the prompt.
+    pub(crate) choice: Option<u32>,
+}
+
+impl Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.prompt, self.choice) {
+            (Some(prompt), Some(choice)) => write!(f, "prompt {prompt}, choice {choice}"),
+            (Some(prompt), None) => write!(f, "prompt {prompt}"),
+            (None, Some(choice)) => write!(f, "choice {choice}"),
+            (None, None) => f.write_str("output"),
+        }
+    }
+}
+
+/// An output that is asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) place: Place,
+    pub(crate) request: Request,
 }
 
 /// An output on its way.
 struct Output {
     id: RequestId,
-    index: usize,
+    wanted: Wanted,
     prompt_tokens: usize,
     /// Tokens of the prompt that were read.
     read: usize,
@@ -39,11 +65,11 @@ struct Output {
 /// Runs all requests together and writes their outputs.
 pub(crate) fn generate(
     engine: &mut Engine,
-    requests: Vec<Request>,
+    wanted: Vec<Wanted>,
     form: Form,
     facts: &dyn Fn(&Engine) -> RunFacts,
 ) -> Result<(), Failure> {
-    let mut outputs = submit(engine, requests, form)?;
+    let mut outputs = submit(engine, wanted)?;
     let n_prompt = outputs.iter().map(|output| output.prompt_tokens).sum::<usize>();
     let mut progress = (n_prompt > LONG_PROMPT).then(|| Progress::new("reading the prompt", n_prompt));
     let mut n_read_and_gone = 0;
@@ -67,19 +93,23 @@ pub(crate) fn generate(
     Ok(())
 }
 
-fn submit(engine: &mut Engine, requests: Vec<Request>, form: Form) -> Result<VecDeque<Output>, Failure> {
-    let several = matches!(form, Form::TextOfSeveral | Form::JsonOfSeveral);
-    let mut outputs = VecDeque::with_capacity(requests.len());
-    for (index, request) in requests.into_iter().enumerate() {
-        let prompt_tokens = request.prompt.len();
-        let id = engine.submit(request).map_err(|refused| match several {
-            true => Failure::bad_input(format!("prompt {index}: {refused}")),
-            false => Failure::bad_input(refused),
-        })?;
+fn submit(engine: &mut Engine, wanted: Vec<Wanted>) -> Result<VecDeque<Output>, Failure> {
+    let mut outputs = VecDeque::with_capacity(wanted.len());
+    for wanted in wanted {
+        let prompt_tokens = wanted.request.prompt.len();
+        let id = engine.submit(wanted.request.clone()).map_err(|why| refused(wanted.place.prompt, why))?;
         let (completion, clock) = (Completion::default(), Clock::start());
-        outputs.push_back(Output { id, index, prompt_tokens, read: 0, completion, clock });
+        outputs.push_back(Output { id, wanted, prompt_tokens, read: 0, completion, clock });
     }
     Ok(outputs)
+}
+
+/// A request that the engine does not take, with the place of its prompt in a file.
+pub(crate) fn refused(prompt: Option<usize>, why: Refused) -> Failure {
+    match prompt {
+        Some(index) => Failure::bad_input(format!("prompt {index}: {why}")),
+        None => Failure::bad_input(why),
+    }
 }
 
 impl Output {
@@ -109,16 +139,15 @@ impl Output {
     }
 
     fn finish(self, form: Form, facts: &RunFacts) -> Result<(), Failure> {
-        let index = (form == Form::JsonOfSeveral).then_some(self.index);
         match form {
-            Form::Json | Form::JsonOfSeveral => {
-                let report = Report::new(index, self.completion, &self.clock, facts);
+            Form::Json => {
+                let report = Report::new(self.wanted, self.completion, &self.clock, facts);
                 let line = serde_json::to_string(&report).map_err(Failure::failed)?;
                 write(&format!("{line}\n"))
             }
             Form::TextOfSeveral => {
                 let text = self.completion.text.unwrap_or_else(|| joined(&self.completion.token_ids));
-                write(&format!("==> prompt {} <==\n{}\n", self.index, text.trim_end_matches('\n')))
+                write(&format!("==> {} <==\n{}\n", self.wanted.place, text.trim_end_matches('\n')))
             }
             Form::Text => {
                 if !self.completion.text.as_ref().is_some_and(|text| text.ends_with('\n')) {

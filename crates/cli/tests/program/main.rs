@@ -13,3 +13,4 @@ mod process;
 mod prove;
 mod render;
 mod run;
+mod sampling;

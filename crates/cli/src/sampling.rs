@@ -1,0 +1,276 @@
+//! How tokens are chosen and what is told of it, in arguments and in lines of prompts.
+
+use std::collections::BTreeMap;
+
+use clap::ValueEnum;
+use paceline::{Distribution, LogprobOptions, SamplingOptions, TokenId};
+use paceline_checkpoint::GenerationConfig;
+use serde::{Deserialize, Serialize};
+
+use crate::prompts::{TokenIds, parse_ids};
+
+/// What is said about choosing tokens; what is left out is the default, or the checkpoint's with `sample`.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]
+#[command(next_help_heading = "Choice of tokens")]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct SamplingArgs {
+    /// Draw tokens from the softmax of logits over T; 0, which it is if nothing is said, takes the most likely token each time
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    temperature: Option<f32>,
+    /// Take temperature, filters and penalty from the model's generation_config.json where no option says otherwise
+    #[arg(long)]
+    sample: bool,
+    /// Same seed, same text, whatever drafts and whatever else runs; left out, one is drawn, which `run --json` tells
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    seed: Option<u64>,
+    /// Draw from the N most likely tokens only; 0: from all
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    top_k: Option<usize>,
+    /// Draw from the most likely tokens that have probability P together; 1: from all
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    top_p: Option<f32>,
+    /// Draw from tokens at least P times as likely as the most likely one; 0: from all
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    min_p: Option<f32>,
+    /// Draw from the tokens of nearly expected surprise that have probability P together; 1: from all
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    typical_p: Option<f32>,
+    /// Divide positive logits of tokens that prompt or output has by X, multiply negative ones; 1: no penalty
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    repetition_penalty: Option<f32>,
+    /// Subtract X from the logits of tokens that the output has
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    presence_penalty: Option<f32>,
+    /// Subtract X from the logit of a token for each time that the output has it
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    frequency_penalty: Option<f32>,
+    /// Add B to the logit of token ID
+    #[arg(long, value_name = "ID=B,...", value_parser = parse_logit_bias)]
+    logit_bias: Option<LogitBias>,
+    /// Choose no token that ends the text before the output has N tokens
+    #[arg(long, value_name = "N")]
+    min_tokens: Option<usize>,
+    /// Never choose these tokens
+    #[arg(long, value_name = "ID,...", value_parser = parse_ids)]
+    suppress_tokens: Option<TokenIds>,
+    /// Choose only among these tokens
+    #[arg(long, value_name = "ID,...", value_parser = parse_ids)]
+    allowed_tokens: Option<TokenIds>,
+}
+
+/// Biases of tokens, each named once.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+struct LogitBias(BTreeMap<u32, f32>);
+
+fn parse_logit_bias(word: &str) -> Result<LogitBias, String> {
+    let mut biases = BTreeMap::new();
+    for pair in word.split(',').map(str::trim) {
+        let wrong =
+            || format!("`{pair}` is no bias; expected ID=B with commas between, such as 7=-100,9=2.5");
+        let (id, bias) = pair.split_once('=').ok_or_else(wrong)?;
+        let id = id.trim().parse().map_err(|_| wrong())?;
+        if biases.insert(id, bias.trim().parse().map_err(|_| wrong())?).is_some() {
+            return Err(format!("token {id} has two biases; expected one for each token"));
+        }
+    }
+    Ok(LogitBias(biases))
+}
+
+impl SamplingArgs {
+    /// What is said here, and `base` where nothing is.
+    pub(crate) fn or(self, base: &SamplingArgs) -> SamplingArgs {
+        SamplingArgs {
+            temperature: self.temperature.or(base.temperature),
+            sample: self.sample || base.sample,
+            seed: self.seed.or(base.seed),
+            top_k: self.top_k.or(base.top_k),
+            top_p: self.top_p.or(base.top_p),
+            min_p: self.min_p.or(base.min_p),
+            typical_p: self.typical_p.or(base.typical_p),
+            repetition_penalty: self.repetition_penalty.or(base.repetition_penalty),
+            presence_penalty: self.presence_penalty.or(base.presence_penalty),
+            frequency_penalty: self.frequency_penalty.or(base.frequency_penalty),
+            logit_bias: self.logit_bias.or_else(|| base.logit_bias.clone()),
+            min_tokens: self.min_tokens.or(base.min_tokens),
+            suppress_tokens: self.suppress_tokens.or_else(|| base.suppress_tokens.clone()),
+            allowed_tokens: self.allowed_tokens.or_else(|| base.allowed_tokens.clone()),
+        }
+    }
+
+    /// The options for a request to a model that wants to be generated from like `generation`.
+    pub(crate) fn options(&self, generation: &GenerationConfig) -> SamplingOptions {
+        let usual = if self.sample { defaults(generation) } else { SamplingOptions::default() };
+        let ids = |ids: &TokenIds| ids.0.iter().copied().map(TokenId).collect::<Vec<_>>();
+        SamplingOptions {
+            temperature: self.temperature.unwrap_or(usual.temperature),
+            top_k: self.top_k.unwrap_or(usual.top_k),
+            top_p: self.top_p.unwrap_or(usual.top_p),
+            min_p: self.min_p.unwrap_or(usual.min_p),
+            typical_p: self.typical_p.unwrap_or(usual.typical_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(usual.repetition_penalty),
+            presence_penalty: self.presence_penalty.unwrap_or(usual.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(usual.frequency_penalty),
+            logit_bias: self
+                .logit_bias
+                .iter()
+                .flat_map(|of| &of.0)
+                .map(|(&id, &b)| (TokenId(id), b))
+                .collect(),
+            suppress: self.suppress_tokens.as_ref().map(ids).unwrap_or_default(),
+            allowed: self.allowed_tokens.as_ref().map(ids),
+            min_tokens: self.min_tokens.unwrap_or(usual.min_tokens),
+            seed: self.seed,
+        }
+    }
+}
+
+/// How a checkpoint wants to be sampled from. What it leaves out filters nothing.
+fn defaults(generation: &GenerationConfig) -> SamplingOptions {
+    let or = |given: Option<f64>, usual: f32| given.map_or(usual, |value| value as f32);
+    let plain = SamplingOptions::default();
+    SamplingOptions {
+        temperature: or(generation.temperature, 1.0),
+        top_k: generation.top_k.unwrap_or(plain.top_k),
+        top_p: or(generation.top_p, plain.top_p),
+        min_p: or(generation.min_p, plain.min_p),
+        typical_p: or(generation.typical_p, plain.typical_p),
+        repetition_penalty: or(generation.repetition_penalty, plain.repetition_penalty),
+        ..plain
+    }
+}
+
+/// Log-probabilities, in arguments.
+#[derive(Clone, Copy, Debug, clap::Args)]
+#[command(next_help_heading = "Log-probabilities")]
+pub(crate) struct LogprobArgs {
+    /// Tell each token's log-probability, and the N most likely tokens at its place
+    #[arg(long, value_name = "N", requires = "json")]
+    logprobs: Option<usize>,
+    /// Of the model's own distribution, or of the one that is drawn from: after bias, penalties, temperature and filters
+    #[arg(long, value_name = "D", value_enum, default_value = "model", requires = "logprobs")]
+    logprobs_of: DistributionArg,
+    /// Tell the log-probabilities of the prompt's tokens too, always of the model's own distribution
+    #[arg(long, requires = "json")]
+    echo: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum DistributionArg {
+    Model,
+    Sampled,
+}
+
+impl LogprobArgs {
+    /// The options for a request.
+    pub(crate) fn options(&self) -> Option<LogprobOptions> {
+        let of = match self.logprobs_of {
+            DistributionArg::Model => Distribution::Model,
+            DistributionArg::Sampled => Distribution::Sampled,
+        };
+        let options = |top| LogprobOptions { top, of, prompt: self.echo };
+        self.logprobs.or(self.echo.then_some(0)).map(options)
+    }
+
+    /// Whether prompts are scored.
+    pub(crate) fn echo(&self) -> bool {
+        self.echo
+    }
+}
+
+/// The sampling that is in force, for `--json`: all that the text depends on beside model, prompt and seed.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct InForce {
+    temperature: f32,
+    top_k: usize,
+    top_p: f32,
+    min_p: f32,
+    typical_p: f32,
+    repetition_penalty: f32,
+    presence_penalty: f32,
+    frequency_penalty: f32,
+    logit_bias: BTreeMap<u32, f32>,
+    min_tokens: usize,
+    /// Those of the request; the checkpoint's own are never chosen either.
+    suppress_tokens: Vec<u32>,
+    allowed_tokens: Option<Vec<u32>>,
+}
+
+impl From<SamplingOptions> for InForce {
+    fn from(from: SamplingOptions) -> Self {
+        let ids = |ids: Vec<TokenId>| ids.into_iter().map(|id| id.0).collect();
+        InForce {
+            temperature: from.temperature,
+            top_k: from.top_k,
+            top_p: from.top_p,
+            min_p: from.min_p,
+            typical_p: from.typical_p,
+            repetition_penalty: from.repetition_penalty,
+            presence_penalty: from.presence_penalty,
+            frequency_penalty: from.frequency_penalty,
+            logit_bias: from.logit_bias.into_iter().map(|(id, bias)| (id.0, bias)).collect(),
+            min_tokens: from.min_tokens,
+            suppress_tokens: ids(from.suppress),
+            allowed_tokens: from.allowed.map(ids),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(json: &str) -> SamplingArgs {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn nothing_said_is_greedy_whatever_the_checkpoint_wants() {
+        let generation = GenerationConfig { temperature: Some(0.6), top_k: Some(64), ..Default::default() };
+        assert_eq!(SamplingArgs::default().options(&generation), SamplingOptions::default());
+        let warm = line(r#"{"temperature": 0.5}"#).options(&generation);
+        assert_eq!((warm.temperature, warm.top_k), (0.5, 0));
+    }
+
+    #[test]
+    fn sample_takes_what_the_checkpoint_says_where_nothing_else_does() {
+        let generation = GenerationConfig {
+            temperature: Some(0.6),
+            top_k: Some(64),
+            top_p: Some(0.95),
+            repetition_penalty: Some(1.1),
+            ..Default::default()
+        };
+        let got = line(r#"{"sample": true, "top_k": 5}"#).options(&generation);
+        assert_eq!((got.temperature, got.top_k, got.top_p), (0.6, 5, 0.95));
+        assert_eq!((got.repetition_penalty, got.min_p, got.typical_p), (1.1, 0.0, 1.0));
+        // Files that say nothing, or only that they want it, mean the model's own distribution.
+        assert_eq!(line(r#"{"sample": true}"#).options(&GenerationConfig::default()).temperature, 1.0);
+    }
+
+    #[test]
+    fn a_line_says_more_than_the_arguments() {
+        let all = r#"{"temperature": 1.0, "seed": 3, "top_k": 1, "top_p": 0.1, "min_p": 0.2, "typical_p": 0.3,
+            "repetition_penalty": 1.1, "presence_penalty": 0.4, "frequency_penalty": 0.5, "logit_bias": {"7": -1.5},
+            "min_tokens": 2, "suppress_tokens": [8], "allowed_tokens": [7, 9], "sample": true}"#;
+        let full = line(all);
+        assert_eq!(SamplingArgs::default().or(&full), full);
+        assert_eq!(full.clone().or(&line(r#"{"temperature": 0.1, "seed": 4, "min_tokens": 9}"#)), full);
+        let got = full.options(&GenerationConfig::default());
+        assert_eq!((got.seed, got.min_tokens), (Some(3), 2));
+        assert_eq!((got.suppress, got.allowed), (vec![TokenId(8)], Some(vec![TokenId(7), TokenId(9)])));
+        assert_eq!(got.logit_bias, [(TokenId(7), -1.5)]);
+        assert!(serde_json::from_str::<SamplingArgs>(r#"{"temprature": 1}"#).is_err());
+    }
+
+    #[test]
+    fn biases_are_pairs_with_commas() {
+        let got = parse_logit_bias("7=-100, 9=2.5").unwrap();
+        assert_eq!(got.0.into_iter().collect::<Vec<_>>(), [(7, -100.0), (9, 2.5)]);
+        for (word, part) in
+            [("", "``"), ("7", "`7`"), ("x=1", "`x=1`"), ("7=y", "`7=y`"), ("7=1,7=2", "token 7")]
+        {
+            let error = parse_logit_bias(word).unwrap_err();
+            assert!(error.contains(part), "{word}: {error}");
+        }
+    }
+}
