@@ -25,6 +25,7 @@ mod prove;
 mod render;
 mod run;
 mod sampling;
+mod score;
 mod shapes;
 mod text_file;
 mod usage;
@@ -53,9 +54,10 @@ struct Cli {
 enum Command {
     Run(Box<run::Args>),
     Chat(Box<chat::Args>),
+    Score(score::Args),
     Inspect(inspect::Args),
     Check(check::Args),
-    Prove(prove::Args),
+    Prove(Box<prove::Args>),
     Render(render::Args),
     Bench(bench::Args),
 }
@@ -65,9 +67,10 @@ impl Command {
         match self {
             Command::Run(args) => run::run(*args),
             Command::Chat(args) => chat::run(&args),
+            Command::Score(args) => score::run(&args),
             Command::Inspect(args) => inspect::run(args),
             Command::Check(args) => check::run(args),
-            Command::Prove(args) => prove::run(args),
+            Command::Prove(args) => prove::run(*args),
             Command::Render(args) => render::run(args),
             Command::Bench(args) => bench::run(&args),
         }

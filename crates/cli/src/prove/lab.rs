@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use paceline::drafters::AssistantConventions;
 use paceline::{
     Activation, Completion, DraftOptions, Engine, EngineParts, Inexact, Isa, LoadOptions, Request, RequestId,
-    Sizes, TokenId,
+    SamplingOptions, Sizes, TokenId,
 };
 use paceline_backend::{Backend, Checked, CpuBackend, Findings, Place, Transcript, Witness, WitnessStand};
 use paceline_checkpoint::ModelFolder;
@@ -23,6 +23,7 @@ pub(super) struct Lab<'a, B> {
     pub(super) drafter: Option<&'a ModelFolder>,
     pub(super) conventions: AssistantConventions,
     pub(super) activation: Activation,
+    pub(super) sampling: SamplingOptions,
     pub(super) sizes: Sizes,
     /// The backend to prove, from the one that computes.
     pub(super) wrap: fn(CpuBackend) -> B,
@@ -141,7 +142,7 @@ impl<B: Backend + 'static> Lab<'_, B> {
             since_last += 1;
             let room = running.len() < cell.batch && (since_last > STAGGER || running.is_empty());
             if let Some(text) = waiting.pop_front_if(|_| room) {
-                let request = request(cell, &prompts[text], n);
+                let request = request(cell, &prompts[text], n, &self.sampling);
                 running.insert(engine.submit(request).map_err(Failure::failed)?, text);
                 since_last = 0;
             }
@@ -160,9 +161,10 @@ impl<B: Backend + 'static> Lab<'_, B> {
     }
 }
 
-fn request(cell: Cell, prompt: &[TokenId], n: usize) -> Request {
+fn request(cell: Cell, prompt: &[TokenId], n: usize, sampling: &SamplingOptions) -> Request {
     let mut request = Request::new(prompt.to_vec(), n);
     request.ignore_eos = true;
+    request.sampling = sampling.clone();
     request.draft.enabled = cell.who != Who::Nobody;
     request.draft.tokens_per_round = match cell.drafts {
         Drafts::Fixed(k) => Some(k),

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use paceline::drafters::AssistantConventions;
-use paceline::{Isa, Sizes, TokenId};
+use paceline::{Isa, Request, SamplingOptions, Sizes, TokenId};
 use paceline_backend::{Backend, Comparison, CpuBackend, Level, OpSite, Place};
 use paceline_checkpoint::ModelFolder;
 
@@ -24,6 +24,7 @@ use crate::draft::{ConventionArgs, DraftArg};
 use crate::failure::Failure;
 use crate::made_up::MadeUpArgs;
 use crate::model::{self, ActivationArg, ThreadsArg};
+use crate::sampling::SamplingArgs;
 use budget::Budget;
 use cells::{Axes, Bench, Cell, Drafts, Who};
 use drafts::Foreman;
@@ -69,12 +70,15 @@ pub(crate) struct Args {
     prompt_tokens: Option<usize>,
     #[command(flatten)]
     made_up: MadeUpArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let folder = args.made_up.open(args.model.model.as_deref())?;
     let drafter = args.draft.open(&args.made_up)?;
+    let sampling = sampling(&args.sampling, &folder, args.n)?;
     let options = Options {
         isa: model::isa()?,
         threads: args.threads.get(),
@@ -84,6 +88,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         limit: Duration::from_secs(60 * args.minutes as u64),
         extent: Extent { thorough: args.thorough, prompt_tokens: args.prompt_tokens },
         ops: args.ops,
+        sampling,
     };
     let mut out = io::stdout().lock();
     let given = drafter.is_some();
@@ -104,8 +109,25 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     )
 }
 
+/// How tokens are chosen in all runs: by one seed.
+fn sampling(args: &SamplingArgs, folder: &ModelFolder, n: usize) -> Result<SamplingOptions, Failure> {
+    let mut sampling = args.options(&folder.generation()?);
+    if sampling.min_tokens > 0 {
+        return Err(Failure::bad_input(
+            "--min-tokens changes nothing here: proofs go on after tokens that end a text",
+        ));
+    }
+    let mut asked = Request::new(Vec::new(), n);
+    asked.sampling = sampling.clone();
+    asked.check_settings().map_err(Failure::bad_input)?;
+    if sampling.temperature != 0.0 {
+        sampling.seed.get_or_insert_with(paceline::draw_seed);
+    }
+    Ok(sampling)
+}
+
 /// What is asked for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Options {
     /// Highest level.
     isa: Isa,
@@ -116,6 +138,7 @@ struct Options {
     limit: Duration,
     extent: Extent,
     ops: bool,
+    sampling: SamplingOptions,
 }
 
 /// Prepares a proof of the backend that `wrap` makes, with prompts of some lengths, and does `work` on it.
@@ -146,6 +169,7 @@ fn with_proof<B: Backend + 'static, T>(
         drafter,
         conventions: options.conventions,
         activation: options.activations.into(),
+        sampling: options.sampling.clone(),
         sizes,
         wrap,
         foreman: Foreman::new(),
@@ -157,7 +181,7 @@ fn with_proof<B: Backend + 'static, T>(
         given: drafter.is_some(),
         thorough: options.extent.thorough,
     };
-    let title = title(folder, drafter, &description.architecture, &axes);
+    let title = title(folder, drafter, &description.architecture, &axes, &options.sampling);
     let mut proof = Proof {
         lab: &lab,
         table: Table::new(out, &title)?,
@@ -180,12 +204,22 @@ fn levels(best: Isa) -> Vec<Isa> {
     std::iter::once(best).chain(below.filter_map(|level| Isa::new(level).ok())).collect()
 }
 
-fn title(folder: &ModelFolder, drafter: Option<&ModelFolder>, architecture: &str, axes: &Axes) -> String {
+fn title(
+    folder: &ModelFolder,
+    drafter: Option<&ModelFolder>,
+    architecture: &str,
+    axes: &Axes,
+    sampling: &SamplingOptions,
+) -> String {
+    let choice = match sampling.seed {
+        Some(seed) => format!("temperature {}, seed {seed}", sampling.temperature),
+        None => "greedy".to_owned(),
+    };
     let drafter = drafter.map_or("no drafter".into(), |drafter| drafter.origin().display().to_string());
     let levels: Vec<_> = axes.levels.iter().map(|isa| isa.level().name()).collect();
     let (folder, levels) = (folder.origin().display(), levels.join(", "));
     format!(
-        "proving {folder} ({architecture}) with {drafter}; levels {levels}; compared with plain decoding, one text at a time"
+        "proving {folder} ({architecture}) with {drafter}; levels {levels}; {choice}; compared with plain decoding, one text at a time"
     )
 }
 

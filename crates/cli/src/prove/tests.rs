@@ -43,6 +43,7 @@ fn options() -> Options {
         limit: Duration::from_secs(600),
         extent: Extent::default(),
         ops: false,
+        sampling: SamplingOptions { temperature: 0.8, seed: Some(3), ..SamplingOptions::default() },
     }
 }
 

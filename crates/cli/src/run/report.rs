@@ -202,7 +202,7 @@ impl Report {
 }
 
 /// To the microsecond.
-fn milliseconds(time: Duration) -> f64 {
+pub(crate) fn milliseconds(time: Duration) -> f64 {
     time.as_micros() as f64 / 1e3
 }
 

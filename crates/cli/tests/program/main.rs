@@ -14,3 +14,4 @@ mod prove;
 mod render;
 mod run;
 mod sampling;
+mod score;

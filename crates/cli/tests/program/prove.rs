@@ -29,8 +29,24 @@ fn made_up_weights_and_long_prompts_are_proved_without_a_drafter() {
         "6",
     ]);
     let text = stdout(command.args(["--threads", "1", "--ops"]).env("PACELINE_ISA", "scalar"));
-    assert!(text.contains("with no drafter; levels scalar;") && text.contains("\nscript: "), "{text}");
+    assert!(
+        text.contains("with no drafter; levels scalar; greedy;") && text.contains("\nscript: "),
+        "{text}"
+    );
     assert!(text.contains("ops: ") && text.contains("rows beyond the first window: "), "{text}");
+}
+
+#[test]
+fn sampled_texts_are_proved_too() {
+    let mut command = paceline();
+    command.arg("prove").arg(oracle("gemma4_dense")).arg("--draft").arg(oracle("gemma4_dense_assistant"));
+    let sampling = ["--temperature", "0.7", "--seed", "5", "--top-k", "50", "--frequency-penalty", "0.5"];
+    let text = stdout(command.args(sampling).args(["-n", "10"]));
+    assert!(text.contains("; temperature 0.7, seed 5; compared with plain decoding"), "{text}");
+    assert!(
+        text.contains("runs gave the text of plain decoding") && text.contains("given drafter: "),
+        "{text}"
+    );
 }
 
 #[test]
@@ -48,6 +64,9 @@ fn what_cannot_be_proved_is_exit_code_2() {
     refuses(paceline().args(["prove", "/nonexistent/model"]), 2, &["/nonexistent/model"]);
     refuses(paceline().arg("prove").arg(oracle("gemma3")).args(["-n", "0"]), 2, &["-n", "at least 1"]);
     refuses(paceline().arg("prove").arg(oracle("gemma3")).args(["-n", "1000000"]), 2, &["leaves no room"]);
+    for (option, value, word) in [("--top-p", "2", "top_p is 2"), ("--min-tokens", "3", "--min-tokens")] {
+        refuses(paceline().arg("prove").arg(oracle("gemma3")).args([option, value]), 2, &[word]);
+    }
     let pair = |target: &str, drafter: &str| {
         let mut command = paceline();
         command.arg("prove").arg(oracle(target)).arg("--draft").arg(oracle(drafter));
