@@ -7,10 +7,11 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use paceline::{DraftOptions, Engine, Event, Inexact, LoadOptions, ModelFolder, Request, Sizes, TokenId};
+use paceline::{Engine, Event, Inexact, LoadOptions, ModelFolder, Request, Sizes, TokenId};
 use serde_json::json;
 
 use crate::chat_prompt::PromptEncoder;
+use crate::draft::{DraftArgs, Drafters};
 use crate::failure::Failure;
 use crate::made_up::MadeUpArgs;
 use crate::memory;
@@ -32,12 +33,8 @@ pub(crate) struct Args {
     /// Folder with the model, or OWNER/NAME[@REVISION] on the hub; left out, the built-in tiny model
     #[arg(value_name = "MODEL")]
     model: Option<PathBuf>,
-    /// Folder or hub id of a drafter
-    #[arg(long, value_name = "PATH")]
-    draft: Option<PathBuf>,
-    /// Drafts a round; left out, what the drafter suggests
-    #[arg(long, value_name = "N")]
-    draft_tokens: Option<usize>,
+    #[command(flatten)]
+    draft: DraftArgs,
     /// File with a prompt on each line, as for `run`; left out, a few short ones
     #[arg(long, value_name = "F")]
     prompts_file: Option<PathBuf>,
@@ -83,10 +80,10 @@ impl Answer {
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let folder = args.made_up.open(args.model.as_deref())?;
-    let drafter = args.draft.as_deref().map(|drafter| args.made_up.open_drafter(drafter)).transpose()?;
+    let drafters = args.draft.open(&args.made_up)?;
     let prompts = prompts(args, &folder)?;
-    let mut engine = load(args, &folder, drafter.as_ref(), &prompts)?;
-    let ways: &[bool] = if drafter.is_some() { &[false, true] } else { &[false] };
+    let mut engine = load(args, &folder, &drafters, &prompts)?;
+    let ways: &[bool] = if !drafters.is_empty() { &[false, true] } else { &[false] };
     let mut out = io::stdout().lock();
     let mut table = Table::default();
     for &drafted in ways {
@@ -145,7 +142,7 @@ fn prompts(args: &Args, folder: &ModelFolder) -> Result<Vec<Vec<TokenId>>, Failu
 fn load(
     args: &Args,
     folder: &ModelFolder,
-    drafter: Option<&ModelFolder>,
+    drafters: &Drafters,
     prompts: &[Vec<TokenId>],
 ) -> Result<Engine, Failure> {
     let description = paceline_models::describe(folder.config())?;
@@ -161,11 +158,7 @@ fn load(
             activation: args.activations.into(),
             sizes,
             inexact: Inexact::Refuse,
-            draft: drafter.map(|folder| DraftOptions {
-                folder,
-                tokens_per_round: args.draft_tokens,
-                assistant: Default::default(),
-            }),
+            draft: drafters.options(),
             tokenizer: None,
             progress: &mut |layers, _of| progress.set(layers),
         },

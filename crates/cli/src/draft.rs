@@ -3,52 +3,175 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use paceline::drafters::{AssistantConventions, DraftHidden, DraftPosition};
+use paceline::drafters::{AssistantConventions, DraftHidden, DraftPosition, NgramLengths};
+use paceline::{DraftOptions, DraftSource};
 use paceline_checkpoint::ModelFolder;
 
 use crate::builtin;
 use crate::failure::Failure;
 use crate::made_up::MadeUpArgs;
 
-/// Who drafts.
+/// Who drafts and how, in arguments.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct DrafterArgs {
+    /// Drafter: folder or hub id of an assistant, `tiny` for the built-in model's, `ngram` for what stood in the text before, or `none`.
+    /// Several with commas between: the first that proposes something is taken, round by round. Changes the speed, never the text
+    #[arg(long, value_name = "D[,D...]", value_parser = DraftArg::parse)]
+    draft: Option<DraftArg>,
+    #[command(flatten)]
+    conventions: ConventionArgs,
+    #[command(flatten)]
+    ngram: NgramArgs,
+}
+
+/// Who drafts, how and how much, in arguments.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct DraftArgs {
+    #[command(flatten)]
+    drafter: DrafterArgs,
+    /// Drafts of a round, or `auto` for what the drafter suggests
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = DraftTokens::parse, requires = "draft")]
+    draft_tokens: DraftTokens,
+}
+
+/// Drafters whose folders are open, in the order in which they are asked.
+#[derive(Debug)]
+pub(crate) struct Drafters {
+    list: Vec<Opened>,
+    tokens_per_round: Option<usize>,
+    conventions: AssistantConventions,
+}
+
+#[derive(Debug)]
+enum Opened {
+    Folder(ModelFolder),
+    Ngram(NgramLengths),
+}
+
+impl DrafterArgs {
+    /// Opens the drafters. With made-up weights a drafter may be the name of a shape.
+    pub(crate) fn open(&self, made_up: &MadeUpArgs) -> Result<Drafters, Failure> {
+        let words = self.draft.as_ref().map_or(&[][..], |DraftArg(words)| words);
+        let open = |word: &DraftWord| {
+            Ok(match word {
+                DraftWord::Tiny => Opened::Folder(builtin::tiny_assistant()?),
+                DraftWord::Ngram => Opened::Ngram(self.ngram.lengths()?),
+                DraftWord::Folder(path) => Opened::Folder(made_up.open_drafter(path)?),
+            })
+        };
+        let list = words.iter().map(open).collect::<Result<_, Failure>>()?;
+        Ok(Drafters { list, tokens_per_round: None, conventions: self.conventions.into() })
+    }
+}
+
+impl DraftArgs {
+    /// As [`DrafterArgs::open`].
+    pub(crate) fn open(&self, made_up: &MadeUpArgs) -> Result<Drafters, Failure> {
+        Ok(Drafters { tokens_per_round: self.draft_tokens.0, ..self.drafter.open(made_up)? })
+    }
+}
+
+impl Drafters {
+    /// What to load; `None` if nobody drafts.
+    pub(crate) fn options(&self) -> Option<DraftOptions<'_>> {
+        let source = |opened| match opened {
+            &Opened::Ngram(lengths) => DraftSource::Ngram(lengths),
+            Opened::Folder(folder) => DraftSource::Checkpoint(folder),
+        };
+        let sources: Vec<_> = self.list.iter().map(source).collect();
+        let (tokens_per_round, assistant) = (self.tokens_per_round, self.conventions);
+        (!sources.is_empty()).then_some(DraftOptions { sources, tokens_per_round, assistant })
+    }
+
+    /// One drafter as its format says.
+    #[cfg(test)]
+    pub(crate) fn of_folder(folder: ModelFolder) -> Self {
+        let conventions = AssistantConventions::default();
+        Self { list: vec![Opened::Folder(folder)], tokens_per_round: None, conventions }
+    }
+
+    /// Whether anybody drafts.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Who drafts, for people.
+    pub(crate) fn names(&self) -> String {
+        let name = |opened: &Opened| match opened {
+            Opened::Folder(folder) => folder.origin().display().to_string(),
+            Opened::Ngram(lengths) => format!("n-grams of {} to {} tokens", lengths.min(), lengths.max()),
+        };
+        let names: Vec<_> = self.list.iter().map(name).collect();
+        if names.is_empty() { "no drafter".to_owned() } else { names.join(", then ") }
+    }
+}
+
+/// The words of `--draft`; none for plain decoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum DraftArg {
-    /// Nobody: plain decoding.
-    None,
+struct DraftArg(Vec<DraftWord>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum DraftWord {
     /// The assistant of the built-in model.
     Tiny,
-    /// The assistant in a folder, or of the hub.
+    /// What stood in the text before.
+    Ngram,
+    /// The drafter in a folder, or of the hub.
     Folder(PathBuf),
 }
 
 impl DraftArg {
-    /// Parses the argument.
-    pub(crate) fn parse(word: &str) -> Result<Self, String> {
-        match word {
-            "" => Err("expected a folder, `tiny` or `none`".to_owned()),
-            "none" => Ok(DraftArg::None),
-            "tiny" => Ok(DraftArg::Tiny),
-            path => Ok(DraftArg::Folder(path.into())),
+    fn parse(argument: &str) -> Result<Self, String> {
+        if argument == "none" {
+            return Ok(DraftArg(Vec::new()));
         }
+        let mut words: Vec<DraftWord> = Vec::new();
+        for word in argument.split(',') {
+            let word = match word {
+                "" => return Err("expected a folder, a hub id, `tiny`, `ngram` or `none`".to_owned()),
+                "none" => return Err("`none` stands alone".to_owned()),
+                "tiny" => DraftWord::Tiny,
+                "ngram" => DraftWord::Ngram,
+                path => DraftWord::Folder(path.into()),
+            };
+            if words.contains(&word) {
+                return Err("a drafter is given twice".to_owned());
+            }
+            words.push(word);
+        }
+        Ok(DraftArg(words))
     }
+}
 
-    /// Opens the drafter's folder, if there is one.
-    pub(crate) fn open(&self, made_up: &MadeUpArgs) -> Result<Option<ModelFolder>, Failure> {
-        match self {
-            DraftArg::None => Ok(None),
-            DraftArg::Tiny => builtin::tiny_assistant().map(Some),
-            DraftArg::Folder(path) => made_up.open_drafter(path).map(Some),
-        }
+/// Lengths of n-grams, in arguments.
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct NgramArgs {
+    /// Fewest tokens that an n-gram has to repeat
+    #[arg(long, value_name = "N", default_value_t = NgramLengths::default().min(), requires = "draft")]
+    ngram_min: usize,
+    /// Most tokens that are compared: a longer repetition goes before a shorter one
+    #[arg(long, value_name = "N", default_value_t = NgramLengths::default().max(), requires = "draft")]
+    ngram_max: usize,
+}
+
+impl NgramArgs {
+    fn lengths(self) -> Result<NgramLengths, Failure> {
+        let NgramArgs { ngram_min, ngram_max } = self;
+        NgramLengths::new(ngram_min, ngram_max).ok_or_else(|| {
+            Failure::bad_input(format!(
+                "--ngram-min {ngram_min} and --ngram-max {ngram_max}: expected 1 <= min <= max <= {}",
+                NgramLengths::MOST
+            ))
+        })
     }
 }
 
 /// Drafts of a round; `None` leaves it to the drafter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DraftTokens(pub(crate) Option<usize>);
+struct DraftTokens(Option<usize>);
 
 impl DraftTokens {
-    /// Parses the argument.
-    pub(crate) fn parse(word: &str) -> Result<Self, String> {
+    fn parse(word: &str) -> Result<Self, String> {
         match (word, word.parse()) {
             ("auto", _) => Ok(DraftTokens(None)),
             (_, Ok(n)) => Ok(DraftTokens(Some(n))),
@@ -59,7 +182,7 @@ impl DraftTokens {
 
 /// How an assistant is run, in arguments.
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub(crate) struct ConventionArgs {
+struct ConventionArgs {
     /// Where an assistant's queries stand: at the newest token, as the format says, or at the last one that was read. Changes which
     /// drafts are accepted, never the text
     #[arg(long, value_name = "P", value_enum, default_value = "bonus")]
@@ -92,6 +215,22 @@ impl From<ConventionArgs> for AssistantConventions {
                 HiddenArg::PostNorm => DraftHidden::PostNorm,
                 HiddenArg::PreNorm => DraftHidden::PreNorm,
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_keep_their_order_and_bad_ones_are_refused() {
+        let parse = |argument| DraftArg::parse(argument).map(|DraftArg(words)| words);
+        assert_eq!(parse("none"), Ok(vec![]));
+        let folder = |path: &str| DraftWord::Folder(path.into());
+        assert_eq!(parse("a/b,ngram,tiny"), Ok(vec![folder("a/b"), DraftWord::Ngram, DraftWord::Tiny]));
+        for bad in ["", ",", "ngram,", ",ngram", "none,ngram", "ngram,none", "ngram,ngram", "x,tiny,x"] {
+            assert!(parse(bad).is_err(), "{bad:?} was accepted");
         }
     }
 }

@@ -214,8 +214,7 @@ impl Engine {
         let detokenizer = self.text.as_ref().map(|text| text.detokenizer());
         let drafter = self.drafter.as_ref().filter(|_| request.draft.enabled);
         let drafting = drafter.map(|drafter| {
-            let per_round = request.draft.tokens_per_round.unwrap_or(drafter.suggested_drafts());
-            Drafting::new(drafter.kind(), per_round.min(self.sizes.max_drafts))
+            Drafting::new(drafter.as_ref(), request.draft.tokens_per_round, self.sizes.max_drafts)
         });
         let end_tokens = self.admission.end_tokens(&request);
         let sampling = Arc::new(self.admission.rules(&request));
@@ -368,6 +367,11 @@ impl Engine {
         self.backend.open(slot, sequence.init());
         if let (Some(drafter), true) = (&mut self.drafter, sequence.drafted()) {
             drafter.open(self.backend.as_mut(), slot, &sequence.tokens);
+            // Back after a preemption: who gave up before is not asked again.
+            let given_up = sequence.drafting.iter().flat_map(|drafting| drafting.statistics.given_up());
+            for source in given_up {
+                drafter.give_up(self.backend.as_mut(), slot, source);
+            }
         }
         self.running.push(sequence);
     }
@@ -391,7 +395,9 @@ impl Engine {
             }
             let chooses = n_known == sequence.pending() && !sequence.only_scores();
             let scored = sequence.scores(n_known);
-            slots.push(RoundSlot { slot, n_known, chooses, scored, n_drafts, draft_error: None });
+            let open_ended = sequence.drafting.as_ref().is_some_and(|drafting| drafting.open_ended);
+            let (source, failures) = (0, Vec::new());
+            slots.push(RoundSlot { slot, n_known, chooses, scored, n_drafts, open_ended, source, failures });
         }
         Ok(slots)
     }
@@ -453,7 +459,7 @@ impl Engine {
     }
 }
 
-/// Tells the drafter what a slot emitted, or drops it for this request if it gave up.
+/// Tells the drafter what a slot emitted, and drops for this request what gave up.
 fn keep_drafting(
     drafter: &mut dyn Drafter,
     backend: &mut dyn Backend,
@@ -462,15 +468,13 @@ fn keep_drafting(
     report: &SlotReport,
 ) {
     let Some(drafting) = sequence.drafting.as_mut().filter(|drafting| drafting.active()) else { return };
-    let reason = match &part.draft_error {
-        Some(error) => Some(format!("the drafter failed: {error}")),
-        None if report.draft_fault => Some("the drafter failed: its logits were not finite".into()),
-        None => None,
-    };
-    if reason.is_some() {
-        drafting.statistics.inactive_reason = reason;
-        drafter.close(backend, part.slot);
-    } else {
+    let failures = part.failures.iter().map(|(source, error)| (*source, error.to_string()));
+    let not_finite = report.draft_fault.then(|| (part.source, "its logits were not finite".to_owned()));
+    for (source, why) in failures.chain(not_finite) {
+        let goes_on = drafter.give_up(backend, part.slot, source);
+        drafting.statistics.give_up(source, format!("the drafter failed: {why}"), goes_on);
+    }
+    if drafting.active() {
         drafter.collected(part.slot, &report.emitted);
     }
 }

@@ -1,18 +1,21 @@
 //! From model folders to an [`Engine`] on the CPU.
 
+mod bind;
+
 use std::sync::Arc;
 
 use paceline_backend::{Activation, Backend, CpuBackend, CpuOptions, TokenId};
 use paceline_checkpoint::{Inexact, ModelFolder, SpecialTokens, Tokenizer};
 use paceline_kernels::isa::Isa;
-use paceline_models::{AssistantConfig, Exports, Gemma4Assistant, ModelError};
+use paceline_models::ModelError;
 use thiserror::Error;
 
-use crate::drafters::{AssistantConventions, AssistantDrafter, Drafter};
 use crate::engine::{Engine, EngineParts};
 use crate::error::BuildError;
 use crate::sizes::Sizes;
 use crate::text::{Detokenizer, TextDecoder};
+use bind::Binding;
+pub use bind::{DraftOptions, DraftSource};
 
 /// Most drafts of a round.
 const MAX_DRAFTS: usize = 64;
@@ -35,17 +38,6 @@ pub struct LoadOptions<'a> {
     pub tokenizer: Option<Arc<Tokenizer>>,
     /// Called with the layers loaded so far and their number.
     pub progress: &'a mut dyn FnMut(usize, usize),
-}
-
-/// A drafter to load.
-#[derive(Clone, Copy, Debug)]
-pub struct DraftOptions<'a> {
-    /// Its checkpoint.
-    pub folder: &'a ModelFolder,
-    /// Drafts a round; `None`: what the checkpoint suggests.
-    pub tokens_per_round: Option<usize>,
-    /// Settings of an assistant.
-    pub assistant: AssistantConventions,
 }
 
 /// Why a model could not be loaded.
@@ -104,8 +96,8 @@ pub fn load_parts(
 ) -> Result<EngineParts, LoadError> {
     let LoadOptions { isa, threads, activation, mut sizes, inexact, draft, tokenizer, progress } = options;
     let description = paceline_models::describe(folder.config())?;
-    if let Some(draft) = draft {
-        sizes.max_drafts = drafts_per_round(&draft)?;
+    if let Some(draft) = &draft {
+        sizes.max_drafts = draft.most_drafts()?;
     }
     let limits = sizes.limits(&description, &[], activation)?;
     let generation = folder.generation()?;
@@ -116,11 +108,11 @@ pub fn load_parts(
         progress: &mut |done| progress(done, description.n_layers),
     };
     let target = paceline_models::load(folder.config(), folder.tensors()?, backend.as_mut(), options)?;
-    let drafter = draft
-        .map(|draft| {
-            bind(&draft, sizes.max_drafts, backend.as_mut(), target.exports(), sizes.n_slots, inexact)
-        })
-        .transpose()?;
+    let drafter = draft.map(|draft| {
+        let binding = Binding { target: &*target, sizes, inexact };
+        binding.bind_all(&draft, backend.as_mut())
+    });
+    let drafter = drafter.transpose()?.flatten();
     let ids = |ids: Vec<u32>| ids.into_iter().map(TokenId).collect();
     Ok(EngineParts {
         backend,
@@ -131,43 +123,6 @@ pub fn load_parts(
         suppress: ids(generation.suppress_token_ids),
         text: tokenizer.map(|tokenizer| Arc::new(Decoder(tokenizer)) as Arc<dyn TextDecoder>),
     })
-}
-
-/// The request's number, else the checkpoint's.
-fn drafts_per_round(draft: &DraftOptions<'_>) -> Result<usize, LoadError> {
-    let found = match draft.tokens_per_round {
-        Some(n) => n,
-        None => {
-            let config = assistant_config(draft.folder)?;
-            let suggested = draft.folder.generation()?.num_assistant_tokens;
-            suggested.or(config.block_drafts).unwrap_or(AssistantDrafter::DEFAULT_DRAFTS)
-        }
-    };
-    if found > MAX_DRAFTS { Err(LoadError::TooManyDrafts { found }) } else { Ok(found) }
-}
-
-fn assistant_config(folder: &ModelFolder) -> Result<AssistantConfig, LoadError> {
-    match folder.config().model_type()? {
-        "gemma4_assistant" | "gemma4_unified_assistant" => Ok(AssistantConfig::parse(folder.config())?),
-        found => Err(LoadError::NotADrafter {
-            folder: folder.origin().display().to_string(),
-            found: found.to_owned(),
-        }),
-    }
-}
-
-fn bind(
-    draft: &DraftOptions<'_>,
-    n_drafts: usize,
-    backend: &mut dyn Backend,
-    target: &Exports,
-    n_slots: usize,
-    inexact: Inexact,
-) -> Result<Box<dyn Drafter>, LoadError> {
-    assistant_config(draft.folder)?;
-    let (config, tensors) = (draft.folder.config(), draft.folder.tensors()?);
-    let network = Gemma4Assistant::bind(config, tensors, backend, target, n_slots, inexact)?;
-    Ok(Box::new(AssistantDrafter::new(network, target, draft.assistant, n_drafts)))
 }
 
 /// Text of tokens, special ones left out.

@@ -38,8 +38,12 @@ pub(crate) struct RoundSlot {
     pub(crate) scored: bool,
     /// Drafts: how many are wanted before the round, how many were verified after it.
     pub(crate) n_drafts: usize,
-    /// Set by the round: why the slot can not be drafted for any more.
-    pub(crate) draft_error: Option<DraftError>,
+    /// The request leaves the number of drafts to the drafter.
+    pub(crate) open_ended: bool,
+    /// Set by the round: which of the drafter's sources the drafts are from.
+    pub(crate) source: usize,
+    /// Set by the round: sources that can not draft for the slot any more, and why.
+    pub(crate) failures: Vec<(usize, DraftError)>,
 }
 
 /// What takes part in every round.
@@ -131,7 +135,8 @@ impl Lap {
 fn draft(players: &mut Players<'_>, slots: &mut [RoundSlot]) {
     let Some(drafter) = &mut players.drafter else { return };
     let wanting = slots.iter().filter(|part| part.n_drafts > 0);
-    let mut proposals: Vec<_> = wanting.map(|part| DraftSlot::new(part.slot, part.n_drafts)).collect();
+    let mut proposals: Vec<_> =
+        wanting.map(|part| DraftSlot::new(part.slot, part.n_drafts, part.open_ended)).collect();
     if proposals.is_empty() {
         return;
     }
@@ -140,13 +145,8 @@ fn draft(players: &mut Players<'_>, slots: &mut [RoundSlot]) {
     }
     let vocab_size = players.target.description().vocab_size;
     for (part, proposal) in slots.iter_mut().filter(|part| part.n_drafts > 0).zip(proposals) {
-        match proposal.settle(players.backend, vocab_size) {
-            Ok(n_drafts) => part.n_drafts = n_drafts,
-            Err(error) => {
-                part.n_drafts = 0;
-                part.draft_error = Some(error);
-            }
-        }
+        let settled = proposal.settle(players.backend, vocab_size);
+        (part.n_drafts, part.source, part.failures) = (settled.n_drafts, settled.source, settled.failures);
     }
 }
 
@@ -206,7 +206,9 @@ mod tests {
             chooses: true,
             scored: false,
             n_drafts,
-            draft_error: None,
+            open_ended: false,
+            source: 0,
+            failures: Vec::new(),
         };
         let mut slots = [part(0, 1, 2), part(1, 2, 0)];
         let players =

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use paceline_backend::{Finish, LogprobsWanted, Sampling, SlotId, SlotInit, SlotReport, TokenId};
 
+use crate::drafters::Drafter;
 use crate::error::{Broken, Failed};
 use crate::events::{Event, FinishReason, Finished, Usage};
 use crate::kv::SequenceKv;
@@ -43,6 +44,8 @@ pub(crate) struct Sequence {
 pub(crate) struct Drafting {
     /// Drafts a round at most.
     pub(crate) per_round: usize,
+    /// The request leaves their number to the drafter.
+    pub(crate) open_ended: bool,
     /// The target has chosen a token since the sequence got its slot, so the drafter knows where it stands.
     pub(crate) ready: bool,
     pub(crate) statistics: DraftStatistics,
@@ -50,12 +53,13 @@ pub(crate) struct Drafting {
 
 impl Drafting {
     /// Drafting of a request that has not begun.
-    pub(crate) fn new(kind: &'static str, per_round: usize) -> Self {
-        let mut statistics = DraftStatistics::new(kind);
+    pub(crate) fn new(drafter: &dyn Drafter, asked: Option<usize>, most: usize) -> Self {
+        let mut statistics = DraftStatistics::new(drafter.kind(), &drafter.sources());
+        let per_round = asked.unwrap_or(drafter.suggested_drafts()).min(most);
         if per_round == 0 {
             statistics.inactive_reason = Some("0 drafts a round were asked for".into());
         }
-        Self { per_round, ready: false, statistics }
+        Self { per_round, open_ended: asked.is_none(), ready: false, statistics }
     }
 
     pub(crate) fn active(&self) -> bool {
@@ -162,15 +166,13 @@ impl Sequence {
             emit(Event::Prefill { done: self.len, of: self.len + self.pending() });
             return Ok(None);
         }
-        Ok(self
-            .take_emitted(report, part.n_drafts, emit)
-            .map(|reason| Event::Finished(self.finished(reason))))
+        Ok(self.take_emitted(report, part, emit).map(|reason| Event::Finished(self.finished(reason))))
     }
 
     fn take_emitted(
         &mut self,
         report: &SlotReport,
-        n_drafts: usize,
+        part: &RoundSlot,
         mut emit: impl FnMut(Event),
     ) -> Option<FinishReason> {
         let mut n_kept = 0;
@@ -189,8 +191,9 @@ impl Sequence {
         }
         if let Some(drafting) = &mut self.drafting {
             drafting.ready = true;
-            if n_drafts > 0 {
-                drafting.statistics.record(n_drafts, report.accepted.min(n_kept), n_kept);
+            if part.n_drafts > 0 {
+                let accepted = report.accepted.min(n_kept);
+                drafting.statistics.record(part.source, part.n_drafts, accepted, n_kept);
             }
         }
         reason

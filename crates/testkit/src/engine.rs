@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use paceline::drafters::Drafter;
+use paceline::drafters::{Chain, Drafter, NgramDrafter, NgramLengths};
 use paceline::{Activation, Detokenizer, Engine, EngineParts, Sizes, TextDecoder};
-use paceline_backend::{Sampling, TokenId};
+use paceline_backend::{KvGroupSpec, Sampling, TokenId};
 use paceline_models::{Exports, Limits, Target};
 
 use crate::assistant::ToyAssistant;
@@ -23,9 +23,22 @@ pub enum ToyDrafter {
     Assistant,
     /// [`ToyOwnKv`], with the windows of its groups.
     OwnKv(Vec<Option<usize>>),
+    /// n-grams of 1 to 3 tokens: single ones, because the toy's habits are all that repeats in its texts.
+    Ngram,
+    /// Several, in order.
+    Chain(Vec<ToyDrafter>),
 }
 
 impl ToyDrafter {
+    /// K/V groups that it owns. Only one member of a chain may own some.
+    pub fn kv_groups(&self) -> Vec<KvGroupSpec> {
+        match self {
+            ToyDrafter::OwnKv(windows) => windows.iter().map(|&window| group_spec(window)).collect(),
+            ToyDrafter::Chain(members) => members.iter().flat_map(ToyDrafter::kv_groups).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     fn make(
         &self,
         model: &ToyModel,
@@ -44,6 +57,14 @@ impl ToyDrafter {
             }
             ToyDrafter::OwnKv(windows) => {
                 Some(Box::new(ToyOwnKv::new(model, windows, backend, limits).expect("the toy has memory")))
+            }
+            ToyDrafter::Ngram => {
+                let lengths = NgramLengths::new(1, 3).expect("lengths in order");
+                Some(Box::new(NgramDrafter::new(lengths, NgramDrafter::DEFAULT_DRAFTS)))
+            }
+            ToyDrafter::Chain(members) => {
+                let make = |member: &ToyDrafter| member.make(model, sampling, exports, backend, limits);
+                Some(Box::new(Chain::new(members.iter().filter_map(make).collect())))
             }
         }
     }
@@ -71,11 +92,7 @@ pub fn toy_engine_for(
     suppress: &[TokenId],
     sampling: &Sampling,
 ) -> Engine {
-    let drafter_kv: Vec<_> = match drafter {
-        ToyDrafter::OwnKv(windows) => windows.iter().map(|&window| group_spec(window)).collect(),
-        _ => Vec::new(),
-    };
-    let limits = sizes.limits(&ToyTarget::description_of(model), &drafter_kv, Activation::F32);
+    let limits = sizes.limits(&ToyTarget::description_of(model), &drafter.kv_groups(), Activation::F32);
     let limits = limits.expect("sizes that fit");
     let mut backend = ToyBackend::new(model);
     let target = ToyTarget::load(model, &mut backend, &limits).expect("the toy has memory");

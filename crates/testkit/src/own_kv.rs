@@ -49,8 +49,9 @@ impl ToyOwnKv {
         let len = tokens.len() - 1;
         for (i, owned) in self.groups.iter().enumerate() {
             let layer = KvLayer { group: owned.group, layer: 0 };
-            for position in ToyModel::first_visible(owned.spec.window, len)..len {
-                let hidden = self.model.embed(tokens[position], position);
+            let first = ToyModel::first_visible(owned.spec.window, len);
+            for (position, &token) in tokens.iter().enumerate().take(len).skip(first) {
+                let hidden = self.model.embed(token, position);
                 let expected = key_row(self.model.key(hidden, self.model.layers.len() + i));
                 let (found, _) = backend.peek_kv(layer, slot.slot(), position);
                 assert_eq!(

@@ -10,10 +10,10 @@ mod session;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
-use paceline::{DraftOptions, Engine, Inexact, LoadOptions, ModelFolder, Request, Sizes, Tokenizer};
+use paceline::{Engine, Inexact, LoadOptions, ModelFolder, Request, Sizes, Tokenizer};
 
 use crate::chat_prompt::PromptEncoder;
-use crate::draft::{ConventionArgs, DraftArg, DraftTokens};
+use crate::draft::DraftArgs;
 use crate::failure::{Failure, one_line};
 use crate::made_up::MadeUpArgs;
 use crate::memory;
@@ -42,14 +42,8 @@ pub(crate) struct Args {
     /// Most tokens of an answer; left out, as many as the context has room for
     #[arg(short, value_name = "N", value_parser = model::at_least_one)]
     n: Option<usize>,
-    /// Drafter: folder or hub id of an assistant, `tiny` for the built-in model's, or `none`. Changes the speed, never the text
-    #[arg(long, value_name = "D", value_parser = DraftArg::parse)]
-    draft: Option<DraftArg>,
-    /// Drafts of a round, or `auto` for what the drafter suggests
-    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = DraftTokens::parse, requires = "draft")]
-    draft_tokens: DraftTokens,
     #[command(flatten)]
-    conventions: ConventionArgs,
+    draft: DraftArgs,
     /// Type of the activations
     #[arg(long, value_name = "TYPE", value_enum, default_value = "bf16")]
     activations: ActivationArg,
@@ -95,7 +89,7 @@ fn load(args: &Args, folder: &ModelFolder, tokenizer: &Arc<Tokenizer>) -> Result
     let description = paceline_models::describe(folder.config())?;
     let sizes = Sizes::single(args.context.unwrap_or(USUAL_CONTEXT.min(description.max_positions)));
     memory::check(folder, &description, sizes, args.activations.into())?;
-    let drafter = args.draft.as_ref().map(|draft| draft.open(&MadeUpArgs::default())).transpose()?.flatten();
+    let drafters = args.draft.open(&MadeUpArgs::default())?;
     let progress = Progress::new("loading layers", description.n_layers);
     let options = LoadOptions {
         isa: model::isa()?,
@@ -103,11 +97,7 @@ fn load(args: &Args, folder: &ModelFolder, tokenizer: &Arc<Tokenizer>) -> Result
         activation: args.activations.into(),
         sizes,
         inexact: Inexact::Refuse,
-        draft: drafter.as_ref().map(|folder| DraftOptions {
-            folder,
-            tokens_per_round: args.draft_tokens.0,
-            assistant: args.conventions.into(),
-        }),
+        draft: drafters.options(),
         tokenizer: Some(Arc::clone(tokenizer)),
         progress: &mut |layers, _of| progress.set(layers),
     };

@@ -10,6 +10,7 @@ use crate::chat_prompt::PromptEncoder;
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::run::report::{Clock, speed};
+use crate::run::stream::drafting_notes;
 
 /// Conversations longer than this show how far they are read.
 const LONG_PROMPT: usize = 512;
@@ -110,9 +111,7 @@ impl<'a> Session<'a> {
         if let Some(draft) = &last.draft {
             let (accepted, drafted, per_round) = (draft.accepted, draft.drafted, draft.tokens_per_round());
             lines.push(format!("drafts: {accepted} of {drafted} accepted, {per_round:.2} tokens a round"));
-            lines.extend(
-                draft.inactive_reason.iter().map(|reason| format!("drafting is not active: {reason}")),
-            );
+            lines.extend(drafting_notes(draft));
         }
         lines.push(format!("level {}", self.engine.backend_info().level));
         lines

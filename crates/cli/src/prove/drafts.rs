@@ -92,6 +92,10 @@ impl Drafter for ProofDrafter {
         self.given.as_ref().map_or("script", |given| given.kind())
     }
 
+    fn sources(&self) -> Vec<&'static str> {
+        self.given.as_ref().map_or(vec!["script"], |given| given.sources())
+    }
+
     fn suggested_drafts(&self) -> usize {
         MAX_DRAFTS
     }
@@ -122,6 +126,10 @@ impl Drafter for ProofDrafter {
         if let Some(given) = &mut self.given {
             given.close(backend, slot);
         }
+    }
+
+    fn give_up(&mut self, backend: &mut dyn Backend, slot: SlotId, source: usize) -> bool {
+        self.given.as_mut().is_some_and(|given| given.give_up(backend, slot, source))
     }
 
     fn draft(&mut self, backend: &mut dyn Backend, slots: &mut [DraftSlot]) -> Result<(), DraftError> {

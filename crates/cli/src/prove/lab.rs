@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use paceline::drafters::AssistantConventions;
 use paceline::{
     Activation, Completion, DraftOptions, Engine, EngineParts, Inexact, Isa, LoadOptions, Request, RequestId,
     SamplingOptions, Sizes, TokenId,
@@ -12,6 +11,7 @@ use paceline_checkpoint::ModelFolder;
 
 use super::cells::{Cell, Drafts, MAX_DRAFTS, Who};
 use super::drafts::{Foreman, ProofDrafter};
+use crate::draft::Drafters;
 use crate::failure::Failure;
 
 /// Steps after which the next text joins, where there is room.
@@ -20,8 +20,7 @@ const STAGGER: usize = 2;
 /// What is proved, and how to load it.
 pub(super) struct Lab<'a, B> {
     pub(super) folder: &'a ModelFolder,
-    pub(super) drafter: Option<&'a ModelFolder>,
-    pub(super) conventions: AssistantConventions,
+    pub(super) drafters: &'a Drafters,
     pub(super) activation: Activation,
     pub(super) sampling: SamplingOptions,
     pub(super) sizes: Sizes,
@@ -68,11 +67,8 @@ impl<B: Backend + 'static> Lab<'_, B> {
         threads: usize,
         watch: impl FnOnce(B) -> Box<dyn Backend>,
     ) -> Result<EngineParts, Failure> {
-        let draft = self.drafter.map(|folder| DraftOptions {
-            folder,
-            tokens_per_round: Some(MAX_DRAFTS),
-            assistant: self.conventions,
-        });
+        let draft = self.drafters.options();
+        let draft = draft.map(|draft| DraftOptions { tokens_per_round: Some(MAX_DRAFTS), ..draft });
         let options = LoadOptions {
             isa,
             threads,

@@ -15,12 +15,11 @@ use std::io::{self, Write};
 use std::rc::Rc;
 use std::time::Duration;
 
-use paceline::drafters::AssistantConventions;
 use paceline::{Isa, Request, SamplingOptions, Sizes, TokenId};
 use paceline_backend::{Backend, Comparison, CpuBackend, Level, OpSite, Place};
 use paceline_checkpoint::ModelFolder;
 
-use crate::draft::{ConventionArgs, DraftArg};
+use crate::draft::{DrafterArgs, Drafters};
 use crate::failure::Failure;
 use crate::made_up::MadeUpArgs;
 use crate::model::{self, ActivationArg, ThreadsArg};
@@ -38,16 +37,14 @@ const MAX_CHUNK: usize = 512;
 const MAX_CHUNKS: usize = 256;
 
 /// Proves on this machine that drafts, batches, chunks, threads and CPU levels do not change the text: exit code 0 proved, 1 not
+///
+/// Beside the given drafter, the plain text with mistakes put in is always tried as drafts.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     model: model::ModelArg,
-    /// Drafter: folder or hub id of an assistant, `tiny` for the built-in model's, or `none`. The plain text with mistakes put in is
-    /// always tried as well
-    #[arg(long, value_name = "D", default_value = "none", value_parser = DraftArg::parse)]
-    draft: DraftArg,
     #[command(flatten)]
-    conventions: ConventionArgs,
+    draft: DrafterArgs,
     /// Also repeat each op row by row, and compare
     #[arg(long)]
     ops: bool,
@@ -77,13 +74,12 @@ pub(crate) struct Args {
 /// Runs the subcommand.
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let folder = args.made_up.open(args.model.model.as_deref())?;
-    let drafter = args.draft.open(&args.made_up)?;
+    let drafters = args.draft.open(&args.made_up)?;
     let sampling = sampling(&args.sampling, &folder, args.n)?;
     let options = Options {
         isa: model::isa()?,
         threads: args.threads.get(),
         activations: args.activations,
-        conventions: args.conventions.into(),
         n: args.n,
         limit: Duration::from_secs(60 * args.minutes as u64),
         extent: Extent { thorough: args.thorough, prompt_tokens: args.prompt_tokens },
@@ -91,10 +87,10 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         sampling,
     };
     let mut out = io::stdout().lock();
-    let given = drafter.is_some();
+    let given = !drafters.is_empty();
     with_proof(
         &folder,
-        drafter.as_ref(),
+        &drafters,
         &options,
         |cpu| cpu,
         &mut out,
@@ -133,7 +129,6 @@ struct Options {
     isa: Isa,
     threads: usize,
     activations: ActivationArg,
-    conventions: AssistantConventions,
     n: usize,
     limit: Duration,
     extent: Extent,
@@ -144,7 +139,7 @@ struct Options {
 /// Prepares a proof of the backend that `wrap` makes, with prompts of some lengths, and does `work` on it.
 fn with_proof<B: Backend + 'static, T>(
     folder: &ModelFolder,
-    drafter: Option<&ModelFolder>,
+    drafters: &Drafters,
     options: &Options,
     wrap: fn(CpuBackend) -> B,
     out: &mut dyn Write,
@@ -166,8 +161,7 @@ fn with_proof<B: Backend + 'static, T>(
     };
     let lab = Lab {
         folder,
-        drafter,
-        conventions: options.conventions,
+        drafters,
         activation: options.activations.into(),
         sampling: options.sampling.clone(),
         sizes,
@@ -178,10 +172,10 @@ fn with_proof<B: Backend + 'static, T>(
         levels: levels(options.isa),
         threads: options.threads,
         chunks: cells::chunks(window, sizes.prefill_rows),
-        given: drafter.is_some(),
+        given: !drafters.is_empty(),
         thorough: options.extent.thorough,
     };
-    let title = title(folder, drafter, &description.architecture, &axes, &options.sampling);
+    let title = title(folder, drafters, &description.architecture, &axes, &options.sampling);
     let mut proof = Proof {
         lab: &lab,
         table: Table::new(out, &title)?,
@@ -206,7 +200,7 @@ fn levels(best: Isa) -> Vec<Isa> {
 
 fn title(
     folder: &ModelFolder,
-    drafter: Option<&ModelFolder>,
+    drafters: &Drafters,
     architecture: &str,
     axes: &Axes,
     sampling: &SamplingOptions,
@@ -215,9 +209,8 @@ fn title(
         Some(seed) => format!("temperature {}, seed {seed}", sampling.temperature),
         None => "greedy".to_owned(),
     };
-    let drafter = drafter.map_or("no drafter".into(), |drafter| drafter.origin().display().to_string());
     let levels: Vec<_> = axes.levels.iter().map(|isa| isa.level().name()).collect();
-    let (folder, levels) = (folder.origin().display(), levels.join(", "));
+    let (folder, drafter, levels) = (folder.origin().display(), drafters.names(), levels.join(", "));
     format!(
         "proving {folder} ({architecture}) with {drafter}; levels {levels}; {choice}; compared with plain decoding, one text at a time"
     )
@@ -442,7 +435,7 @@ impl<B: Backend + 'static> Proof<'_, B> {
         let prompts = Rc::clone(&self.prompts);
         self.budget.extend(levels.len());
         for bench in levels {
-            let who = if self.lab.drafter.is_some() { Who::Given } else { Who::Script };
+            let who = if !self.lab.drafters.is_empty() { Who::Given } else { Who::Script };
             let cell = Cell { who, drafts: Drafts::Fixed(3), batch: 3, chunk: 16 };
             let whole = Job { cell, prompts: &prompts, n_texts: self.reference.n_texts, n: self.reference.n };
             let Some(job) = self.budget.fit_slow(whole) else {

@@ -38,7 +38,6 @@ fn options() -> Options {
         isa: Isa::best().0,
         threads: 2,
         activations: ActivationArg::Bf16,
-        conventions: AssistantConventions::default(),
         n: 12,
         limit: Duration::from_secs(600),
         extent: Extent::default(),
@@ -52,9 +51,10 @@ fn proof<B: Backend + 'static>(
     wrap: fn(CpuBackend) -> B,
     work: impl FnOnce(&mut Proof<'_, B>, &[usize]) -> Result<(), Failure>,
 ) -> (String, Option<String>) {
-    let (folder, drafter) = (oracle("gemma4_dense"), oracle("gemma4_dense_assistant"));
+    let folder = oracle("gemma4_dense");
+    let drafters = Drafters::of_folder(oracle("gemma4_dense_assistant"));
     let mut out = Vec::new();
-    let failure = match with_proof(&folder, Some(&drafter), &options(), wrap, &mut out, work) {
+    let failure = match with_proof(&folder, &drafters, &options(), wrap, &mut out, work) {
         Ok(()) => None,
         Err(Failure::Failed(message)) => Some(message),
         Err(other) => panic!("{other:?}"),

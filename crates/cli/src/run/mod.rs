@@ -1,18 +1,18 @@
 //! `paceline run`: generates text.
 
 pub(crate) mod report;
-mod stream;
+pub(crate) mod stream;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use clap::ArgGroup;
-use paceline::{DraftOptions, Engine, Inexact, LoadOptions, ModelFolder, Request, Sizes, TokenId, Tokenizer};
+use paceline::{Engine, Inexact, LoadOptions, ModelFolder, Request, Sizes, TokenId, Tokenizer};
 
 use crate::chat_prompt::PromptEncoder;
 use crate::clock;
-use crate::draft::{ConventionArgs, DraftArg, DraftTokens};
+use crate::draft::DraftArgs;
 use crate::failure::Failure;
 use crate::made_up::MadeUpArgs;
 use crate::memory;
@@ -64,14 +64,8 @@ pub(crate) struct Args {
     /// Go on after tokens that end a text
     #[arg(long)]
     ignore_eos: bool,
-    /// Drafter: folder or hub id of an assistant, `tiny` for the built-in model's, or `none`. Changes the speed, never the text
-    #[arg(long, value_name = "D", value_parser = DraftArg::parse)]
-    draft: Option<DraftArg>,
-    /// Drafts of a round, or `auto` for what the drafter suggests
-    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = DraftTokens::parse, requires = "draft")]
-    draft_tokens: DraftTokens,
     #[command(flatten)]
-    conventions: ConventionArgs,
+    draft: DraftArgs,
     /// Type of the activations
     #[arg(long, value_name = "TYPE", value_enum, default_value = "bf16")]
     activations: ActivationArg,
@@ -108,12 +102,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let requests = requests(&args, &folder, tokenizer.as_deref(), prompts)?;
     let sizes = sizes(&args, &requests, description.max_positions);
     memory::check(&folder, &description, sizes, args.activations.into())?;
-    let drafter = args.draft.as_ref().map(|draft| draft.open(&args.made_up)).transpose()?.flatten();
-    let draft = drafter.as_ref().map(|folder| DraftOptions {
-        folder,
-        tokens_per_round: args.draft_tokens.0,
-        assistant: args.conventions.into(),
-    });
+    let drafters = args.draft.open(&args.made_up)?;
     let start = Instant::now();
     let progress = Progress::new("loading layers", description.n_layers);
     let options = LoadOptions {
@@ -122,7 +111,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         activation: args.activations.into(),
         sizes,
         inexact: Inexact::Refuse,
-        draft,
+        draft: drafters.options(),
         tokenizer,
         progress: &mut |layers, _of| progress.set(layers),
     };

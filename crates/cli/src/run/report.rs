@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use paceline::{Completion, DraftStatistics, Logprobs, RoundTimes, TokenId};
+use paceline::{Completion, DraftStatistics, Logprobs, RoundTimes, SourceStatistics, TokenId};
 use serde::Serialize;
 
 use super::stream::{Place, Wanted};
@@ -96,6 +96,25 @@ struct Draft {
     accepted_per_round: Vec<u32>,
     tokens_per_round: f64,
     inactive_reason: Option<String>,
+    sources: Vec<Source>,
+    source_per_round: Vec<u32>,
+}
+
+/// One of several drafters, in the order in which they are asked.
+#[derive(Debug, Serialize)]
+struct Source {
+    kind: &'static str,
+    rounds: u64,
+    drafted: u64,
+    accepted: u64,
+    inactive_reason: Option<String>,
+}
+
+impl From<SourceStatistics> for Source {
+    fn from(from: SourceStatistics) -> Self {
+        let SourceStatistics { kind, rounds, drafted, accepted, inactive_reason } = from;
+        Source { kind, rounds, drafted, accepted, inactive_reason }
+    }
 }
 
 impl From<DraftStatistics> for Draft {
@@ -109,6 +128,8 @@ impl From<DraftStatistics> for Draft {
             accepted_by_position: from.accepted_by_position,
             accepted_per_round: from.accepted_per_round,
             inactive_reason: from.inactive_reason,
+            sources: from.sources.into_iter().map(Source::from).collect(),
+            source_per_round: from.source_per_round,
         }
     }
 }

@@ -166,9 +166,9 @@ impl Output {
 
     /// Says why drafting that was asked for did not happen or stopped.
     fn note_drafting(&self) {
-        if let Some(reason) = self.drafting().and_then(|draft| draft.inactive_reason.as_ref()) {
+        for line in self.drafting().iter().flat_map(|draft| drafting_notes(draft)) {
             // A note that cannot be written changes nothing.
-            let _ = writeln!(io::stderr(), "note: drafting is not active: {}", one_line(reason));
+            let _ = writeln!(io::stderr(), "note: {}", one_line(&line));
         }
     }
 
@@ -200,6 +200,16 @@ impl Output {
             facts.level
         );
     }
+}
+
+/// Why drafting, or one of several drafters, is not active.
+pub(crate) fn drafting_notes(draft: &DraftStatistics) -> Vec<String> {
+    if let Some(reason) = &draft.inactive_reason {
+        return vec![format!("drafting is not active: {reason}")];
+    }
+    let stopped =
+        draft.sources.iter().filter_map(|source| Some((source.kind, source.inactive_reason.as_ref()?)));
+    stopped.map(|(kind, reason)| format!("the {kind} drafter is not active: {reason}")).collect()
 }
 
 fn joined(ids: &[TokenId]) -> String {

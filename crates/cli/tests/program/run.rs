@@ -208,7 +208,7 @@ fn a_reader_that_goes_is_no_failure() {
 #[test]
 fn bad_arguments_are_refused() {
     let long = "2,".repeat(3000) + "2";
-    let cases: [(&[&str], &[&str]); 20] = [
+    let cases: [(&[&str], &[&str]); 27] = [
         (&[], &["no prompt", "-p TEXT"]),
         (&["-p", ""], &["prompt is empty"]),
         (&["--token-ids", ""], &["--token-ids", "empty"]),
@@ -221,6 +221,13 @@ fn bad_arguments_are_refused() {
         (&["-p", "x", "--context", "3"], &["context holds 3"]),
         (&["-p", "x", "--context", "100000"], &["context", "100000", "2048"]),
         (&["-p", "x", "--draft", ""], &["--draft"]),
+        (&["-p", "x", "--draft", "tiny,"], &["--draft", "ngram"]),
+        (&["-p", "x", "--draft", "none,ngram"], &["--draft", "stands alone"]),
+        (&["-p", "x", "--draft", "ngram,ngram"], &["--draft", "twice"]),
+        (&["-p", "x", "--draft", "ngram", "--ngram-min", "0"], &["--ngram-min 0", "1 <= min"]),
+        (&["-p", "x", "--draft", "ngram", "--ngram-min", "6"], &["--ngram-min 6", "--ngram-max 5"]),
+        (&["-p", "x", "--draft", "ngram", "--ngram-max", "33"], &["--ngram-max 33", "max <= 32"]),
+        (&["-p", "x", "--ngram-max", "3"], &["--draft"]),
         (&["-p", "x", "--draft-tokens", "3"], &["--draft"]),
         (&["-p", "x", "--draft", "tiny", "--draft-tokens", "few"], &["--draft-tokens", "few"]),
         (&["-p", "x", "--draft", "tiny", "--draft-tokens", "100000"], &["100000", "at most"]),
@@ -331,6 +338,36 @@ fn drafting_changes_the_statistics_and_not_the_text() {
         assert_eq!(draft["accepted_per_round"].as_array().unwrap().len() as u64, number("rounds"), "{draft}");
         assert_eq!(k != "0", number("accepted") > 0 && number("drafted") >= number("accepted"), "{draft}");
         assert_eq!(k != "0", draft["tokens_per_round"].as_f64().unwrap() > 1.0, "{draft}");
+    }
+}
+
+#[test]
+fn several_drafters_are_asked_in_order() {
+    let repeats =
+        ["--token-ids", "2,300,301,302,303,300,301,302,303,300,301,302,303", "-n", "60", "--ignore-eos"];
+    let with = |draft: &str| one(run(&repeats).args(["--draft", draft, "--draft-tokens", "4"]));
+    let plain = with("none");
+    assert!(plain["draft"].is_null());
+    for (draft, kinds) in [
+        ("ngram", &["ngram"][..]),
+        ("ngram,tiny", &["ngram", "assistant"]),
+        ("tiny,ngram", &["assistant", "ngram"]),
+    ] {
+        let drafted = with(draft);
+        assert_eq!(drafted["token_ids"], plain["token_ids"], "{draft}");
+        let draft = &drafted["draft"];
+        assert_eq!(draft["kind"], kinds[0], "{draft}");
+        let sources = draft["sources"].as_array().unwrap();
+        assert_eq!(sources.iter().map(|source| source["kind"].as_str().unwrap()).collect::<Vec<_>>(), kinds);
+        let sum = |field: &str| sources.iter().map(|source| source[field].as_u64().unwrap()).sum::<u64>();
+        for field in ["rounds", "drafted", "accepted"] {
+            assert_eq!(sum(field), draft[field].as_u64().unwrap(), "{field} of {draft}");
+        }
+        assert_eq!(draft["source_per_round"].as_array().unwrap().len() as u64, sum("rounds"), "{draft}");
+        assert!(sources[0]["accepted"].as_u64().unwrap() > 0, "{draft}");
+        // An assistant always proposes something; n-grams do not.
+        let second = sources.get(1).map(|source| source["rounds"].as_u64().unwrap() > 0);
+        assert_eq!(second, kinds.get(1).map(|kind| *kind == "assistant"), "{draft}");
     }
 }
 

@@ -17,19 +17,29 @@
 //! of its own.
 
 mod assistant;
+mod chain;
+mod ngram;
 
 use paceline_backend::{Backend, Pass, SlotId, TokenId};
 use paceline_models::OwnedGroup;
 use thiserror::Error;
 
 pub use assistant::{AssistantConventions, AssistantDrafter, DraftHidden, DraftPosition};
+pub use chain::Chain;
+pub use ngram::{NgramDrafter, NgramLengths};
 
 /// A slot that may be drafted for in this round.
 #[derive(Debug)]
 pub struct DraftSlot {
     slot: SlotId,
     wanted: usize,
+    /// The request leaves the number of drafts to the drafter.
+    open_ended: bool,
     proposal: Proposal,
+    /// Which source proposed, see [`Drafter::sources`].
+    source: usize,
+    /// Sources that gave up on this slot.
+    failures: Vec<(usize, DraftError)>,
 }
 
 #[derive(Debug)]
@@ -37,12 +47,21 @@ enum Proposal {
     None,
     Host(Vec<TokenId>),
     Backend(usize),
-    Failed(DraftError),
+}
+
+impl Proposal {
+    fn is_something(&self) -> bool {
+        match self {
+            Proposal::None => false,
+            Proposal::Host(tokens) => !tokens.is_empty(),
+            Proposal::Backend(n) => *n > 0,
+        }
+    }
 }
 
 impl DraftSlot {
-    pub(crate) fn new(slot: SlotId, wanted: usize) -> Self {
-        Self { slot, wanted, proposal: Proposal::None }
+    pub(crate) fn new(slot: SlotId, wanted: usize, open_ended: bool) -> Self {
+        Self { slot, wanted, open_ended, proposal: Proposal::None, source: 0, failures: Vec::new() }
     }
 
     /// The slot.
@@ -70,27 +89,39 @@ impl DraftSlot {
         self.proposal = Proposal::Backend(n);
     }
 
-    /// Gives up on this slot: it is decoded plainly from now on, and its statistics say why.
+    /// Gives up on this slot: this drafter does not draft for it any more, and its statistics say why.
     pub fn fail(&mut self, error: DraftError) {
-        self.proposal = Proposal::Failed(error);
+        self.proposal = Proposal::None;
+        self.failures.push((self.source, error));
     }
 
-    /// Puts host tokens into the backend and says how many drafts there are.
-    pub(crate) fn settle(self, backend: &mut dyn Backend, vocab_size: usize) -> Result<usize, DraftError> {
-        match self.proposal {
-            Proposal::None => Ok(0),
-            Proposal::Backend(n) => Ok(n.min(self.wanted)),
-            Proposal::Failed(error) => Err(error),
+    /// Puts host tokens into the backend and says what there is.
+    pub(crate) fn settle(self, backend: &mut dyn Backend, vocab_size: usize) -> Settled {
+        let n_drafts = match self.proposal {
+            Proposal::None => 0,
+            Proposal::Backend(n) => n.min(self.wanted),
             Proposal::Host(mut tokens) => {
                 let known = tokens.iter().take_while(|token| (token.0 as usize) < vocab_size).count();
                 tokens.truncate(known.min(self.wanted));
                 if !tokens.is_empty() {
                     backend.put_drafts(self.slot, &tokens);
                 }
-                Ok(tokens.len())
+                tokens.len()
             }
-        }
+        };
+        Settled { n_drafts, source: self.source, failures: self.failures }
     }
+}
+
+/// What came of a [`DraftSlot`].
+#[derive(Debug)]
+pub(crate) struct Settled {
+    /// Drafts to verify.
+    pub(crate) n_drafts: usize,
+    /// Whose they are.
+    pub(crate) source: usize,
+    /// Sources that gave up on the slot.
+    pub(crate) failures: Vec<(usize, DraftError)>,
 }
 
 /// Why a drafter gave up.
@@ -102,6 +133,11 @@ pub struct DraftError(pub String);
 pub trait Drafter: Send {
     /// `assistant`, `dflash`, `ngram` or `model`.
     fn kind(&self) -> &'static str;
+
+    /// Who proposes, by [`Drafter::kind`]: itself, or the members of a [`Chain`].
+    fn sources(&self) -> Vec<&'static str> {
+        vec![self.kind()]
+    }
 
     /// Drafts a round for a request that does not say; at most what the engine is built for.
     fn suggested_drafts(&self) -> usize;
@@ -125,11 +161,17 @@ pub trait Drafter: Send {
     /// A sequence has left its slot, or is no longer drafted for.
     fn close(&mut self, _backend: &mut dyn Backend, _slot: SlotId) {}
 
+    /// One of the sources does not draft for an open slot any more. False if none is left, and the slot is closed with that.
+    fn give_up(&mut self, backend: &mut dyn Backend, slot: SlotId, _source: usize) -> bool {
+        self.close(backend, slot);
+        false
+    }
+
     /// Proposes for slots whose newest token was chosen by the target (so [`Drafter::committed`] has seen them). A slot left
     /// alone is decoded plainly in this round.
     ///
     /// # Errors
-    /// The drafter can not go on; all these slots are decoded plainly from now on. [`DraftSlot::fail`] is for one slot.
+    /// The drafter can not go on; it drafts for none of these slots any more. [`DraftSlot::fail`] is for one slot.
     fn draft(&mut self, backend: &mut dyn Backend, slots: &mut [DraftSlot]) -> Result<(), DraftError>;
 
     /// The target's pass has run and is not committed. Of slots that are not drafted for nothing needs to be kept.

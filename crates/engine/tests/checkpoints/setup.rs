@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use paceline::drafters::AssistantConventions;
 use paceline::{
-    Activation, Completion, DraftOptions, DraftStatistics, Engine, Inexact, Isa, LoadOptions, ModelFolder,
-    Request, RequestId, Sizes, TokenId, load,
+    Activation, Completion, DraftOptions, DraftSource, DraftStatistics, Engine, Inexact, Isa, LoadOptions,
+    ModelFolder, Request, RequestId, Sizes, TokenId, load,
 };
 
 /// Sizes for a test.
@@ -30,7 +30,7 @@ pub(crate) fn options<'a>(
     progress: &'a mut dyn FnMut(usize, usize),
 ) -> LoadOptions<'a> {
     let draft = drafter.map(|folder| DraftOptions {
-        folder,
+        sources: vec![DraftSource::Checkpoint(folder)],
         tokens_per_round: Some(sizes.max_drafts),
         assistant: AssistantConventions::default(),
     });

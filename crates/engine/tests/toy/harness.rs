@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use paceline::{
     Completion, DraftStatistics, Engine, Event, FinishReason, Request, RequestId, SamplingOptions, Sizes,
-    TokenId,
+    SourceStatistics, TokenId,
 };
 use paceline_backend::{Filters, Penalties, Sampling};
 use paceline_testkit::{Nasty, TEXT_END, ToyDrafter, ToyModel, ToyText, toy_engine_for, toy_text};
@@ -96,6 +96,19 @@ pub(crate) fn nasty(nasty: Nasty) -> ToyDrafter {
     ToyDrafter::Nasty(nasty, vec![])
 }
 
+/// Chains whose members take turns, fail, or fail for some slots.
+pub(crate) fn chains() -> Vec<ToyDrafter> {
+    let chains = [
+        vec![ToyDrafter::Assistant, ToyDrafter::Ngram],
+        vec![ToyDrafter::Ngram, ToyDrafter::Assistant],
+        vec![nasty(Nasty::Sometimes), ToyDrafter::Ngram, ToyDrafter::Assistant],
+        vec![nasty(Nasty::Failing), nasty(Nasty::FailingSlots), ToyDrafter::Assistant],
+        vec![nasty(Nasty::Sometimes), ToyDrafter::OwnKv(vec![None, Some(20)])],
+        vec![ToyDrafter::Nasty(Nasty::Wrong, vec![0, 3, 0, 1]), nasty(Nasty::Right)],
+    ];
+    chains.map(ToyDrafter::Chain).into()
+}
+
 /// A request with so many drafts a round.
 pub(crate) fn drafted(prompt: Vec<TokenId>, max_tokens: usize, k: usize) -> Request {
     let mut request = Request::new(prompt, max_tokens);
@@ -161,6 +174,13 @@ pub(crate) fn check(case: &Case) -> Vec<Option<Completion>> {
             assert_eq!(draft.accepted_by_position.iter().sum::<u64>(), draft.accepted, "{}", what());
             assert!(draft.accepted <= draft.drafted && draft.accepted <= draft.emitted, "{}", what());
             assert!(draft.emitted as usize <= plain.token_ids.len(), "{}", what());
+            let sum = |count: fn(&SourceStatistics) -> u64| draft.sources.iter().map(count).sum::<u64>();
+            let sums = [sum(|of| of.rounds), sum(|of| of.drafted), sum(|of| of.accepted)];
+            assert_eq!(sums, [draft.rounds, draft.drafted, draft.accepted], "{}", what());
+            for (index, source) in draft.sources.iter().enumerate() {
+                let rounds = draft.source_per_round.iter().filter(|of| **of as usize == index);
+                assert_eq!(rounds.count() as u64, source.rounds, "source {index}, {}", what());
+            }
         }
     }
     completions

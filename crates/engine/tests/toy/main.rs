@@ -1,10 +1,12 @@
 //! The engine with the toy target: whatever drafts, whoever shares the batch, the text is that of plain decoding.
 
+mod chains;
 mod endings;
 mod failures;
 mod field_bugs;
 mod handle;
 mod harness;
+mod ngram;
 mod recurrent;
 mod same_text;
 mod sampled;

@@ -3,7 +3,7 @@
 use paceline::Request;
 use paceline_testkit::{Nasty, ToyDrafter, ToyModel};
 
-use crate::harness::{Case, check, drafted, nasty, sizes, statistics};
+use crate::harness::{Case, chains, check, drafted, nasty, sizes, statistics};
 
 /// Prompts of 1, 3, 17 and 50 tokens and around the toy's window of 80, with end tokens where `model` has them.
 fn requests(model: &ToyModel, n: usize) -> Vec<Request> {
@@ -29,6 +29,8 @@ fn drafters() -> Vec<ToyDrafter> {
     drafters.push(ToyDrafter::Nasty(Nasty::RightThenWrong, changing));
     drafters.push(ToyDrafter::Assistant);
     drafters.push(ToyDrafter::OwnKv(vec![None, Some(20), Some(100)]));
+    drafters.push(ToyDrafter::Ngram);
+    drafters.extend(chains());
     drafters
 }
 
@@ -75,7 +77,7 @@ fn staggered_arrivals_short_memory_preemption_and_cancellation() {
             }
             // The toy's blocks take 2048 bytes: ten of them for four slots of up to five in one group and three in the other, and as
             // short for a drafter's own.
-            case.sizes.kv_memory = Some(if matches!(drafter, ToyDrafter::OwnKv(_)) { 20 } else { 10 } * 2048);
+            case.sizes.kv_memory = Some(if drafter.kv_groups().is_empty() { 10 } else { 20 } * 2048);
             case.preempt_every = Some(every);
             case.cancel = vec![(9, 1), (12, 4), (40, 6)];
             let completions = check(&case);

@@ -3,7 +3,7 @@
 use paceline::{Completion, Distribution, LogprobOptions, Logprobs, Request, SamplingOptions, TokenId};
 use paceline_testkit::{Nasty, TEXT_END, ToyDrafter, ToyModel, ToyText};
 
-use crate::harness::{Case, check, nasty, sizes, soft_toy, statistics};
+use crate::harness::{Case, chains, check, nasty, sizes, soft_toy, statistics};
 
 const TEMPERATURES: [f32; 6] = [0.0, 1e-6, 0.2, 0.7, 1.0, 1.5];
 const DRAFTS: [usize; 8] = [0, 1, 2, 3, 5, 7, 15, usize::MAX]; // the last: another number every round
@@ -45,6 +45,8 @@ const N_PENALTIES: usize = 6;
 fn drafters() -> Vec<ToyDrafter> {
     let mut drafters: Vec<_> = Nasty::ALL.map(nasty).into();
     drafters.push(ToyDrafter::Assistant);
+    drafters.push(ToyDrafter::Ngram);
+    drafters.extend(chains());
     drafters
 }
 

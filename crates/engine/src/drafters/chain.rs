@@ -1,0 +1,139 @@
+//! Several drafters in order of preference: for each slot and round, the first that proposes something.
+//!
+//! Every member hears of every pass, whoever drafted in it, so one that was passed over or proposed nothing for a while knows where
+//! its slots stand when it is asked again. A member that gives up on a slot is left out there; the others go on.
+
+use paceline_backend::{Backend, Pass, SlotId, TokenId};
+use paceline_models::OwnedGroup;
+
+use super::{DraftError, DraftSlot, Drafter};
+
+/// See the module documentation.
+pub struct Chain {
+    members: Vec<Member>,
+    /// Those of all members.
+    kv_groups: Vec<OwnedGroup>,
+}
+
+struct Member {
+    drafter: Box<dyn Drafter>,
+    /// By slot: it drafts there.
+    open: Vec<bool>,
+}
+
+impl Member {
+    fn is_open(&self, slot: SlotId) -> bool {
+        self.open.get(slot.0 as usize).is_some_and(|open| *open)
+    }
+
+    fn close(&mut self, backend: &mut dyn Backend, slot: SlotId) {
+        if std::mem::take(&mut self.open[slot.0 as usize]) {
+            self.drafter.close(backend, slot);
+        }
+    }
+
+    /// Lets the member propose for slots for which nobody did before.
+    fn draft(&mut self, source: usize, backend: &mut dyn Backend, slots: &mut [DraftSlot]) {
+        let is_asked = |slot: &&mut DraftSlot| !slot.proposal.is_something() && self.is_open(slot.slot);
+        let most = self.drafter.suggested_drafts();
+        let mut asked: Vec<_> = slots.iter_mut().filter(is_asked).collect();
+        let own = |slot: &&mut DraftSlot| {
+            let wanted = if slot.open_ended { slot.wanted.min(most) } else { slot.wanted };
+            DraftSlot { source, ..DraftSlot::new(slot.slot, wanted, slot.open_ended) }
+        };
+        let mut own: Vec<_> = asked.iter().map(own).filter(|own| own.wanted > 0).collect();
+        if own.is_empty() {
+            return;
+        }
+        if let Err(error) = self.drafter.draft(backend, &mut own) {
+            own.iter_mut().for_each(|slot| slot.fail(error.clone()));
+        }
+        for own in own {
+            let slot = asked.iter_mut().find(|slot| slot.slot == own.slot).expect("made from these");
+            slot.failures.extend(own.failures);
+            if own.proposal.is_something() {
+                (slot.proposal, slot.source, slot.wanted) = (own.proposal, own.source, own.wanted);
+            }
+        }
+    }
+}
+
+impl Chain {
+    /// Asks these in order.
+    ///
+    /// # Panics
+    /// Without a member, or with one that is a chain.
+    pub fn new(members: Vec<Box<dyn Drafter>>) -> Self {
+        assert!(!members.is_empty(), "a chain has at least one member");
+        assert!(members.iter().all(|member| member.sources().len() == 1), "a chain holds no chain");
+        let kv_groups = members.iter().flat_map(|member| member.kv_groups()).copied().collect();
+        let members = members.into_iter().map(|drafter| Member { drafter, open: Vec::new() });
+        Self { members: members.collect(), kv_groups }
+    }
+
+    fn drafters(&mut self) -> impl Iterator<Item = &mut Box<dyn Drafter>> {
+        self.members.iter_mut().map(|member| &mut member.drafter)
+    }
+}
+
+impl Drafter for Chain {
+    fn kind(&self) -> &'static str {
+        self.members[0].drafter.kind()
+    }
+
+    fn sources(&self) -> Vec<&'static str> {
+        self.members.iter().map(|member| member.drafter.kind()).collect()
+    }
+
+    fn suggested_drafts(&self) -> usize {
+        self.members.iter().map(|member| member.drafter.suggested_drafts()).max().unwrap_or(0)
+    }
+
+    fn reads_taps(&self) -> bool {
+        self.members.iter().any(|member| member.drafter.reads_taps())
+    }
+
+    fn kv_groups(&self) -> &[OwnedGroup] {
+        &self.kv_groups
+    }
+
+    fn open(&mut self, backend: &mut dyn Backend, slot: SlotId, tokens: &[TokenId]) {
+        let at = slot.0 as usize;
+        for member in &mut self.members {
+            if member.open.len() <= at {
+                member.open.resize(at + 1, false);
+            }
+            member.open[at] = true;
+            member.drafter.open(backend, slot, tokens);
+        }
+    }
+
+    fn close(&mut self, backend: &mut dyn Backend, slot: SlotId) {
+        self.members.iter_mut().for_each(|member| member.close(backend, slot));
+    }
+
+    fn give_up(&mut self, backend: &mut dyn Backend, slot: SlotId, source: usize) -> bool {
+        self.members[source].close(backend, slot);
+        self.members.iter().any(|member| member.is_open(slot))
+    }
+
+    fn draft(&mut self, backend: &mut dyn Backend, slots: &mut [DraftSlot]) -> Result<(), DraftError> {
+        for (source, member) in self.members.iter_mut().enumerate() {
+            member.draft(source, backend, slots);
+        }
+        Ok(())
+    }
+
+    fn verified(&mut self, backend: &mut dyn Backend, pass: &Pass) {
+        self.drafters().for_each(|drafter| drafter.verified(backend, pass));
+    }
+
+    fn committed(&mut self, backend: &mut dyn Backend, pass: &Pass) {
+        self.drafters().for_each(|drafter| drafter.committed(backend, pass));
+    }
+
+    fn collected(&mut self, slot: SlotId, emitted: &[TokenId]) {
+        let open = self.members.iter_mut().filter(|member| member.is_open(slot));
+        open.for_each(|member| member.drafter.collected(slot, emitted));
+    }
+}
