@@ -33,7 +33,8 @@ pub use checked::{Checked, Findings, Mismatch};
 pub use cpu::{CpuBackend, CpuOptions};
 pub use handle::{Buf, ClusterHead, Experts, KvGroup, KvLayer, Matrix, Rope, Table, Vector};
 pub use observed::{Observed, Observer};
-pub use op::{KvWrite, Mark, Op, OpOperands, ValueSource};
+pub use op::{KvWrite, Mark, Op, OpOperands, Sees, ValueSource};
+pub use paceline_kernels::act::Gate;
 pub use paceline_kernels::isa::{Isa, IsaError, IsaNote, Level};
 pub use paceline_kernels::numerics::{Activation, CONTRACT_VERSION, KV_BLOCK};
 pub use paceline_kernels::select::{

@@ -1,6 +1,8 @@
 //! The closed list of ops. Each is one coarse step of a model with a fixed numeric contract
 //! (`paceline_kernels::numerics`); fusion happens by adding a coarser op, never by a second model.
 
+use paceline_kernels::act::Gate;
+
 use crate::handle::{Buf, ClusterHead, Experts, KvLayer, Matrix, Rope, Table, Vector};
 
 /// Where an attention layer's V comes from.
@@ -10,6 +12,15 @@ pub enum ValueSource {
     Projection,
     /// K's columns as projected, before K's norm and rotation (`attention_k_eq_v`).
     Key,
+}
+
+/// Which of the keys below its end a row attends to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sees {
+    /// Those up to its own, and of a group with a window the newest `window` of them.
+    Past,
+    /// The whole block that it is in, and what stands before: of a group with a window, the `window - 1` keys before the block.
+    Block,
 }
 
 /// K and V of a layer that owns them.
@@ -67,12 +78,14 @@ pub enum Op {
         /// Output.
         out: Buf,
     },
-    /// `out = gelu(x . Gᵀ) * (x . Uᵀ)` with a gated matrix.
+    /// `out = function(x . Gᵀ) * (x . Uᵀ)` with a gated matrix.
     LinearGated {
         /// Input.
         x: Buf,
         /// Gate and up.
         w: Matrix,
+        /// The gate's function.
+        function: Gate,
         /// Output.
         out: Buf,
     },
@@ -115,6 +128,19 @@ pub enum Op {
         /// Epsilon of both norms.
         eps: f32,
     },
+    /// `x = x + h`, then `out = norm(x) * next`.
+    Add {
+        /// The residual stream, read and written.
+        x: Buf,
+        /// The branch.
+        h: Buf,
+        /// Weight of the norm that follows.
+        next: Vector,
+        /// Epsilon of the norm.
+        eps: f32,
+        /// Where its result goes.
+        out: Buf,
+    },
     /// `a = norm(a) * wa + norm(b) * wb`.
     NormSum {
         /// First input, and the result.
@@ -154,8 +180,26 @@ pub enum Op {
         n_heads: u32,
         /// Factor of the scores.
         scale: f32,
+        /// Which keys a row sees.
+        sees: Sees,
         /// `[rows, n_heads * head_dim]`.
         out: Buf,
+    },
+    /// Norms and rotates K in the columns `column ..` of `kv` in place, takes V from behind it, and stores both for the row. What is not
+    /// finite is the drafter's fault, not the slot's.
+    KvNormRopeStore {
+        /// `[.. | k | v | ..]`.
+        kv: Buf,
+        /// First column of K.
+        column: u32,
+        /// Where they go.
+        layer: KvLayer,
+        /// Weight of K's norm, `[head_dim]`.
+        k_norm: Vector,
+        /// Rotation.
+        rope: Rope,
+        /// Epsilon of the norm.
+        eps: f32,
     },
     /// Chooses experts (gemma4 spec 3.7): `norm(x)` without weight, times `scale`, times `proj`; softmax; the `top_k` largest.
     Route {
@@ -196,6 +240,15 @@ pub enum Op {
         /// Buffer over the wanted rows.
         out: Buf,
     },
+    /// `out[row][column ..] = x[the row among all rows]`: run on tapped rows.
+    Tap {
+        /// Buffer over all rows.
+        x: Buf,
+        /// Buffer over the tapped rows.
+        out: Buf,
+        /// First column written.
+        column: u32,
+    },
     /// `out[row - first_row] = x[row] . Wᵀ`.
     Logits {
         /// Final hidden states.
@@ -224,6 +277,17 @@ pub enum Op {
         logits: Buf,
         /// Draft step of these rows.
         step: u32,
+    },
+    /// [`Op::ChooseDraft`] for the masks of draft blocks: each row's draft is for its own place. Rows of a slot ascend.
+    ChooseBlock {
+        /// What [`Op::Logits`] wrote.
+        logits: Buf,
+        /// Row that stands first in `logits`.
+        first_row: usize,
+        /// The cap of the logits; it does not matter to a greedy choice.
+        softcap: Option<f32>,
+        /// The token of each logit, for a head of fewer tokens than the vocabulary.
+        tokens: Option<Vector>,
     },
     /// Of a head in clusters: the `clusters.width` clusters with the largest scores (ties: the lower index), best first, and the logits of
     /// their tokens, `out = [cluster][token of the cluster]`.
@@ -305,15 +369,19 @@ impl Op {
             Op::LinearGatedBy { .. } => "linear_gated_by",
             Op::Norm { .. } => "norm",
             Op::AddNorm { .. } => "add_norm",
+            Op::Add { .. } => "add",
             Op::NormSum { .. } => "norm_sum",
             Op::QkNormRopeStore { .. } => "qk_norm_rope_store",
             Op::Attend { .. } => "attend",
+            Op::KvNormRopeStore { .. } => "kv_norm_rope_store",
             Op::Route { .. } => "route",
             Op::Experts { .. } => "experts",
             Op::GatherRows { .. } => "gather_rows",
+            Op::Tap { .. } => "tap",
             Op::Logits { .. } => "logits",
             Op::Choose { .. } => "choose",
             Op::ChooseDraft { .. } => "choose_draft",
+            Op::ChooseBlock { .. } => "choose_block",
             Op::ClusterLogits { .. } => "cluster_logits",
             Op::ChooseClustered { .. } => "choose_clustered",
             Op::Commit => "commit",
@@ -338,9 +406,14 @@ impl Op {
             | Op::Attend { out, .. }
             | Op::Experts { out, .. }
             | Op::GatherRows { out, .. }
+            | Op::Tap { out, .. }
             | Op::Logits { out, .. }
             | Op::Choose { logits: out, .. }
             | Op::ReadSlots { out, .. } => one(out),
+            Op::Add { x, out, .. } => OpOperands { written: [Some(x), Some(out)], stored: None },
+            Op::KvNormRopeStore { kv, layer, .. } => {
+                OpOperands { written: [Some(kv), None], stored: Some(layer) }
+            }
             Op::AddNorm { x, next, .. } => {
                 OpOperands { written: [Some(x), next.map(|(_, out)| out)], stored: None }
             }
@@ -354,6 +427,7 @@ impl Op {
                 OpOperands { written: [Some(clusters), Some(out)], stored: None }
             }
             Op::ChooseDraft { .. }
+            | Op::ChooseBlock { .. }
             | Op::ChooseClustered { .. }
             | Op::Commit
             | Op::KeepCommitted { .. }
@@ -392,6 +466,10 @@ pub enum Mark {
     HiddenPostNorm,
     /// Logits after the softcap.
     Logits,
+    /// The stream after the tapped layers, side by side, at the tapped rows.
+    Taps,
+    /// What a drafter makes of them.
+    Context,
     /// A drafter's input: the target's embedding and hidden state.
     DrafterInput,
     /// After the drafter's pre-projection.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::slot::SlotId;
+use crate::slot::{SlotId, TokenId};
 
 /// What somebody wants from a row, besides its K/V.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -21,12 +21,19 @@ pub struct Row {
     pub slot: SlotId,
     /// The row's token is the slot's token at `len + token_offset`.
     pub token_offset: u32,
+    /// A token in its place: a mask, where the slot has no token yet.
+    pub masked_by: Option<TokenId>,
     /// Its rotary position is `len + offset`.
     pub offset: i32,
     /// Its K/V, where it has any, goes to index `len + kv_offset`.
     pub kv_offset: u32,
     /// It sees K/V below `len + visible_offset`.
     pub visible_offset: u32,
+    /// The rows whose K/V goes to `len + block_first .. len + block_end` are a block with it, and may all see one another: see
+    /// [`crate::Sees::Block`]. A row that is in no block is one by itself.
+    pub block_first: u32,
+    /// See `block_first`.
+    pub block_end: u32,
     /// What is read from it.
     pub wants: Wants,
 }
@@ -68,6 +75,7 @@ pub struct Pass {
     rows: Vec<Row>,
     slots: Vec<PassSlot>,
     wanted: Vec<u32>,
+    tapped: Vec<u32>,
 }
 
 impl Pass {
@@ -91,9 +99,9 @@ impl Pass {
         &self.wanted
     }
 
-    /// Whether any row's taps are wanted.
-    pub fn wants_taps(&self) -> bool {
-        self.rows.iter().any(|row| row.wants.taps)
+    /// Indices of the rows whose taps are wanted, ascending.
+    pub fn tapped(&self) -> &[u32] {
+        &self.tapped
     }
 
     /// All rows.
@@ -106,11 +114,17 @@ impl Pass {
         Rows { set: RowSet::Wanted, start: 0, len: self.wanted.len() }
     }
 
+    /// The rows whose taps are wanted, as they stand in a buffer after [`crate::Op::Tap`].
+    pub fn tapped_rows(&self) -> Rows {
+        Rows { set: RowSet::Tapped, start: 0, len: self.tapped.len() }
+    }
+
     /// Clears the pass and keeps its memory.
     pub fn rebuild(mut self) -> PassBuilder {
         self.rows.clear();
         self.slots.clear();
         self.wanted.clear();
+        self.tapped.clear();
         PassBuilder { pass: self }
     }
 }
@@ -158,9 +172,12 @@ impl PassBuilder {
             self.row(Row {
                 slot,
                 token_offset: offset,
+                masked_by: None,
                 offset: offset as i32,
                 kv_offset: offset,
                 visible_offset: offset + 1,
+                block_first: offset,
+                block_end: offset + 1,
                 wants: Wants { hidden, taps },
             });
         }
@@ -181,11 +198,46 @@ impl PassBuilder {
         self.row(Row {
             slot,
             token_offset: step as u32,
+            masked_by: None,
             offset: position_offset,
             kv_offset: 0,
             visible_offset: 0,
+            block_first: 0,
+            block_end: 0,
             wants: Wants { hidden: true, taps: false },
         });
+    }
+
+    /// The block of a drafter that fills in masks: the slot's anchor at `len`, and `n_masks` rows of the token `mask` behind it, whose
+    /// hidden states are wanted.
+    ///
+    /// # Panics
+    /// If there is no mask.
+    pub fn draft_block(&mut self, slot: SlotId, n_masks: usize, mask: TokenId) {
+        assert!(n_masks > 0, "a block over slot {} without a mask drafts nothing", slot.0);
+        let n_rows = 1 + n_masks;
+        self.slot(PassSlot {
+            slot,
+            first_row: 0,
+            n_rows,
+            n_drafts: 0,
+            first_wanted: 0,
+            n_wanted: n_masks,
+            chooses: false,
+        });
+        for offset in 0..n_rows as u32 {
+            self.row(Row {
+                slot,
+                token_offset: offset,
+                masked_by: (offset > 0).then_some(mask),
+                offset: offset as i32,
+                kv_offset: offset,
+                visible_offset: offset + 1,
+                block_first: 0,
+                block_end: n_rows as u32,
+                wants: Wants { hidden: offset > 0, taps: false },
+            });
+        }
     }
 
     fn slot(&mut self, part: PassSlot) {
@@ -196,6 +248,9 @@ impl PassBuilder {
     fn row(&mut self, row: Row) {
         if row.wants.hidden {
             self.pass.wanted.push(self.pass.rows.len() as u32);
+        }
+        if row.wants.taps {
+            self.pass.tapped.push(self.pass.rows.len() as u32);
         }
         self.pass.rows.push(row);
     }
@@ -218,6 +273,8 @@ pub enum RowSet {
     All,
     /// Those of [`Pass::wanted`].
     Wanted,
+    /// Those of [`Pass::tapped`].
+    Tapped,
 }
 
 /// A run of rows of one set: buffer rows `start .. start + len`.

@@ -5,7 +5,9 @@ use crate::{Backend, Buf, Op, Rows};
 /// Buffer row that row `index` of `rows` has in the buffers that `op` writes.
 pub(crate) fn place(op: &Op, rows: Rows, index: usize) -> usize {
     match *op {
-        Op::Logits { first_row, .. } | Op::Choose { first_row, .. } => rows.start + index - first_row,
+        Op::Logits { first_row, .. } | Op::Choose { first_row, .. } | Op::ChooseBlock { first_row, .. } => {
+            rows.start + index - first_row
+        }
         _ => rows.start + index,
     }
 }

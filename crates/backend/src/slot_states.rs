@@ -32,6 +32,8 @@ pub struct ResolvedRow {
     pub kv_index: usize,
     /// It sees K/V below this.
     pub visible_end: usize,
+    /// Where the K/V of its block is stored.
+    pub block: (usize, usize),
 }
 
 #[derive(Debug)]
@@ -94,6 +96,8 @@ pub struct SlotStates {
     pass: Pass,
     rows: Vec<ResolvedRow>,
     row_faults: Vec<bool>,
+    /// The same of what a drafter made of a row.
+    row_draft_faults: Vec<bool>,
     chosen: Vec<Option<TokenId>>,
     /// By wanted row, where its slot asks for them.
     logprobs: Vec<TokenLogprobs>,
@@ -215,15 +219,18 @@ impl SlotStates {
             self.rows.push(ResolvedRow {
                 slot: row.slot,
                 // A slot that has ended keeps its rows; whatever they compute is dropped.
-                token: slot.tokens.get(at).copied().unwrap_or_default(),
+                token: row.masked_by.or(slot.tokens.get(at).copied()).unwrap_or_default(),
                 index: at,
                 position: slot.len.saturating_add_signed(row.offset as isize),
                 kv_index: slot.len + row.kv_offset as usize,
                 visible_end: slot.len + row.visible_offset as usize,
+                block: (slot.len + row.block_first as usize, slot.len + row.block_end as usize),
             });
         }
-        self.row_faults.clear();
-        self.row_faults.resize(pass.rows().len(), false);
+        for faults in [&mut self.row_faults, &mut self.row_draft_faults] {
+            faults.clear();
+            faults.resize(pass.rows().len(), false);
+        }
         self.chosen.clear();
         self.chosen.resize(pass.wanted().len(), None);
         let n_wanted = self.logprobs.len().max(pass.wanted().len());
@@ -247,6 +254,7 @@ impl SlotStates {
         match set {
             RowSet::All => buffer_row,
             RowSet::Wanted => self.pass.wanted()[buffer_row] as usize,
+            RowSet::Tapped => self.pass.tapped()[buffer_row] as usize,
         }
     }
 
@@ -259,6 +267,11 @@ impl SlotStates {
     /// may overflow as it likes.
     pub fn fault_row(&mut self, row: usize) {
         self.row_faults[row] = true;
+    }
+
+    /// What a drafter stores for a row (index among all rows) was not finite. If that row is committed, the drafter cannot go on.
+    pub fn draft_fault_row(&mut self, row: usize) {
+        self.row_draft_faults[row] = true;
     }
 
     /// The token chosen at a wanted row; `None` if its logits were not finite.
@@ -284,7 +297,8 @@ impl SlotStates {
     /// Commits one slot and says where it stopped; `None` if the slot is at fault.
     fn commit_slot(&mut self, part: PassSlot) -> Option<Kept> {
         let chosen = &self.chosen[part.first_chosen()..part.first_chosen() + part.n_chosen()];
-        let faults = &self.row_faults[part.first_row..part.first_row + part.n_rows];
+        let of_slot = part.first_row..part.first_row + part.n_rows;
+        let (faults, draft_faults) = (&self.row_faults[of_slot.clone()], &self.row_draft_faults[of_slot]);
         let slot = self.slots[part.slot.0 as usize].as_mut().expect("checked by the caller");
         let scored = part.first_wanted..part.first_chosen();
         for wanted_row in scored.filter(|_| !slot.init.scored.is_empty()) {
@@ -296,6 +310,7 @@ impl SlotStates {
         }
         if !part.chooses {
             slot.report.fault |= faults.contains(&true);
+            slot.report.draft_fault |= draft_faults.contains(&true);
             slot.len += part.n_rows;
             return Some(Kept { row: part.first_row + part.n_rows - 1, wanted_row: None });
         }
@@ -308,6 +323,7 @@ impl SlotStates {
             slot.report.fault = true;
             return None;
         }
+        slot.report.draft_fault |= draft_faults[..n_known + n_emitted - 1].contains(&true);
         let drafts_kept = emitted
             .iter()
             .enumerate()

@@ -7,7 +7,7 @@
 //! later passes  overwrite the rows of rejected drafts, whose positions they compute anew
 //! collect       what lies beyond the committed length is forgotten
 //! ```
-//! A pass that no commit follows (a drafter's) leaves nothing. A row that nobody reads runs fewer ops than one that somebody does; the
+//! A pass that no commit follows (a drafter's) leaves nothing, nor does what a drafter makes of tapped rows. A row that nobody reads runs fewer ops than one that somebody does; the
 //! ops that both have run are compared.
 
 use std::fmt;
@@ -186,6 +186,10 @@ impl<B: Backend> Witness<B> {
     /// Writes down what an op left at its rows.
     fn write_down(&mut self, op: &Op, rows: Rows) {
         self.columns.note(op);
+        // Where a pass narrows to the wanted rows depends on whether there are taps; a copy says nothing new.
+        if matches!(op, Op::GatherRows { .. }) {
+            return;
+        }
         let site = OpSite { op: op.name(), after: self.after };
         for index in 0..rows.len {
             let at = rows.start + index;
@@ -262,7 +266,7 @@ impl<B: Backend> Backend for Witness<B> {
         self.inner.run(op, rows);
         if *op == Op::Commit {
             self.commit();
-        } else if op.operands() != OpOperands::default() {
+        } else if op.operands() != OpOperands::default() && rows.set != RowSet::Tapped {
             self.write_down(op, rows);
         }
     }
@@ -317,6 +321,10 @@ impl Columns {
                     self.set(out, norm.len);
                 }
             }
+            Op::Add { x, next, out, .. } => {
+                self.set(x, next.len);
+                self.set(out, next.len);
+            }
             Op::NormSum { a, wa, .. } => self.set(a, wa.len),
             Op::QkNormRopeStore { q_norm, .. } => self.head_dim = q_norm.len as usize,
             Op::Attend { n_heads, out, .. } => self.set(out, n_heads * self.head_dim as u32),
@@ -326,6 +334,8 @@ impl Columns {
             }
             Op::GatherRows { src, out } => self.set(out, self.of(src) as u32),
             Op::ReadSlots { src, out, column } => self.set(out, column + src.width),
+            Op::KvNormRopeStore { kv, .. } => self.set(kv, kv.width),
+            Op::Tap { x, out, column } => self.set(out, column + x.width),
             Op::PerLayerInputs { out, .. } | Op::Experts { out, .. } => self.set(out, out.width),
             Op::ClusterLogits { clusters, out, .. } => {
                 self.set(clusters, clusters.width);
@@ -334,6 +344,7 @@ impl Columns {
             // These change columns in place that an op before them wrote, or none.
             Op::Choose { .. }
             | Op::ChooseDraft { .. }
+            | Op::ChooseBlock { .. }
             | Op::ChooseClustered { .. }
             | Op::Commit
             | Op::KeepCommitted { .. }

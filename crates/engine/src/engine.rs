@@ -396,8 +396,19 @@ impl Engine {
             let chooses = n_known == sequence.pending() && !sequence.only_scores();
             let scored = sequence.scores(n_known);
             let open_ended = sequence.drafting.as_ref().is_some_and(|drafting| drafting.open_ended);
+            let drafted = sequence.drafted();
             let (source, failures) = (0, Vec::new());
-            slots.push(RoundSlot { slot, n_known, chooses, scored, n_drafts, open_ended, source, failures });
+            slots.push(RoundSlot {
+                slot,
+                n_known,
+                chooses,
+                scored,
+                drafted,
+                n_drafts,
+                open_ended,
+                source,
+                failures,
+            });
         }
         Ok(slots)
     }

@@ -14,7 +14,7 @@ use crate::engine::{Engine, EngineParts};
 use crate::error::BuildError;
 use crate::sizes::Sizes;
 use crate::text::{Detokenizer, TextDecoder};
-use bind::Binding;
+use bind::{Binding, DraftersToBind};
 pub use bind::{DraftOptions, DraftSource};
 
 /// Most drafts of a round.
@@ -55,13 +55,23 @@ pub enum LoadError {
     Build(#[from] BuildError),
     /// The folder given as drafter is not one.
     #[error(
-        "{folder}: model_type `{found}` is not a drafter; expected gemma4_assistant or gemma4_unified_assistant"
+        "{folder}: model_type `{found}` is not a drafter; expected gemma4_assistant, gemma4_unified_assistant or a DFlash drafter"
     )]
     NotADrafter {
         /// The folder.
         folder: String,
         /// What its config says.
         found: String,
+    },
+    /// Two drafters read hidden states of the target, which keeps those of one only.
+    #[error(
+        "{first} and {second} are both DFlash drafters; expected one of them at most in a list of drafters"
+    )]
+    TwoTapReaders {
+        /// The first folder.
+        first: String,
+        /// The second.
+        second: String,
     },
     /// A number of drafts that no round can have.
     #[error("{found} drafts a round are asked for; expected at most {MAX_DRAFTS}")]
@@ -96,23 +106,26 @@ pub fn load_parts(
 ) -> Result<EngineParts, LoadError> {
     let LoadOptions { isa, threads, activation, mut sizes, inexact, draft, tokenizer, progress } = options;
     let description = paceline_models::describe(folder.config())?;
-    if let Some(draft) = &draft {
-        sizes.max_drafts = draft.most_drafts()?;
+    let drafters = draft.as_ref().map(|draft| DraftersToBind::read(draft, &description)).transpose()?;
+    if let Some(drafters) = &drafters {
+        sizes.max_drafts = drafters.most_drafts()?;
     }
-    let limits = sizes.limits(&description, &[], activation)?;
+    let drafter_kv = drafters.as_ref().map(DraftersToBind::kv_groups).unwrap_or_default();
+    let limits = sizes.limits(&description, &drafter_kv, activation)?;
     let generation = folder.generation()?;
     let mut backend = wrap(CpuBackend::new(CpuOptions { isa, threads, activation })?);
     let options = paceline_models::LoadOptions {
-        limits,
+        limits: limits.clone(),
+        tap_layers: drafters.as_ref().map_or(&[], DraftersToBind::tap_layers),
         inexact,
         progress: &mut |done| progress(done, description.n_layers),
     };
     let target = paceline_models::load(folder.config(), folder.tensors()?, backend.as_mut(), options)?;
-    let drafter = draft.map(|draft| {
-        let binding = Binding { target: &*target, sizes, inexact };
-        binding.bind_all(&draft, backend.as_mut())
-    });
-    let drafter = drafter.transpose()?.flatten();
+    let bind = |drafters: DraftersToBind<'_>| {
+        let binding = Binding { target: &*target, limits: &limits, max_drafts: sizes.max_drafts, inexact };
+        drafters.bind(&binding, backend.as_mut())
+    };
+    let drafter = drafters.map(bind).transpose()?.flatten();
     let ids = |ids: Vec<u32>| ids.into_iter().map(TokenId).collect();
     Ok(EngineParts {
         backend,

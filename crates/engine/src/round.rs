@@ -36,6 +36,8 @@ pub(crate) struct RoundSlot {
     pub(crate) chooses: bool,
     /// Log-probabilities of its known rows are asked for.
     pub(crate) scored: bool,
+    /// A drafter keeps state for it.
+    pub(crate) drafted: bool,
     /// Drafts: how many are wanted before the round, how many were verified after it.
     pub(crate) n_drafts: usize,
     /// The request leaves the number of drafts to the drafter.
@@ -66,10 +68,11 @@ pub(crate) fn run(players: &mut Players<'_>, slots: &mut [RoundSlot], last: Pass
     draft(players, slots);
     times.draft = lap.end();
     let Players { backend, target, drafter, clock } = players;
-    let taps = drafter.as_ref().is_some_and(|drafter| drafter.reads_taps());
+    let reads_taps = drafter.as_ref().is_some_and(|drafter| drafter.reads_taps());
 
     let mut pass = last.rebuild();
     for part in slots.iter() {
+        let taps = reads_taps && part.drafted;
         if part.scored {
             pass.scored(part.slot, part.n_known, part.chooses, taps);
         } else {
@@ -205,6 +208,7 @@ mod tests {
             n_known,
             chooses: true,
             scored: false,
+            drafted: true,
             n_drafts,
             open_ended: false,
             source: 0,

@@ -13,6 +13,31 @@ pub fn gelu_mul(isa: Isa, gate: &[f32], up: &[f32], out: &mut [f32]) {
     gelu_mul_rows(isa, gate, up, out);
 }
 
+/// `out = silu(gate) * up`, all of one length, with `silu(z) = z / (1 + e^(-z))`.
+pub fn silu_mul(isa: Isa, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    assert!(gate.len() == up.len() && gate.len() == out.len(), "silu_mul: gate, up and out differ in length");
+    silu_mul_rows(isa, gate, up, out);
+}
+
+/// The function of a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// [`gelu_mul`].
+    Gelu,
+    /// [`silu_mul`].
+    Silu,
+}
+
+impl Gate {
+    /// `out = function(gate) * up`.
+    pub fn mul(self, isa: Isa, gate: &[f32], up: &[f32], out: &mut [f32]) {
+        match self {
+            Gate::Gelu => gelu_mul(isa, gate, up, out),
+            Gate::Silu => silu_mul(isa, gate, up, out),
+        }
+    }
+}
+
 /// `x = cap * tanh(x / cap)` for every element.
 pub fn softcap(isa: Isa, cap: f32, x: &mut [f32]) {
     softcap_rows(isa, cap, x);
@@ -20,6 +45,9 @@ pub fn softcap(isa: Isa, cap: f32, x: &mut [f32]) {
 
 per_level! {
     fn gelu_mul_rows(gate: &[f32], up: &[f32], out: &mut [f32]) = gelu_mul_of;
+}
+per_level! {
+    fn silu_mul_rows(gate: &[f32], up: &[f32], out: &mut [f32]) = silu_mul_of;
 }
 per_level! {
     fn softcap_rows(cap: f32, x: &mut [f32]) = softcap_of;
@@ -33,21 +61,33 @@ fn gelu<A: Arith>(a: A, z: A::F) -> A::F {
 }
 
 #[inline(always)]
+fn silu<A: Arith>(a: A, z: A::F) -> A::F {
+    a.div(z, a.add(a.splat(1.0), exp_of(a, a.neg(z))))
+}
+
+#[inline(always)]
 fn softcap_lanes<A: Arith>(a: A, cap: A::F, x: A::F) -> A::F {
     a.mul(cap, tanh_of(a, a.div(x, cap)))
 }
 
-#[inline(always)]
-fn gelu_mul_of<V: Vector>(v: V, gate: &[f32], up: &[f32], out: &mut [f32]) {
-    let (gates, gate_rest) = gate.as_chunks::<LANES>();
-    let (ups, up_rest) = up.as_chunks::<LANES>();
-    let (outs, out_rest) = out.as_chunks_mut::<LANES>();
-    for ((g, u), o) in gates.iter().zip(ups).zip(outs) {
-        v.store(v.mul(gelu(v, v.load(g)), v.load(u)), o);
-    }
-    let rest = v.mul(gelu(v, v.load_first(gate_rest)), v.load_first(up_rest));
-    v.store_first(rest, out_rest);
+/// `out = function(gate) * up`, sixteen elements at a time.
+macro_rules! gated {
+    ($name:ident, $function:ident) => {
+        #[inline(always)]
+        fn $name<V: Vector>(v: V, gate: &[f32], up: &[f32], out: &mut [f32]) {
+            let (gates, gate_rest) = gate.as_chunks::<LANES>();
+            let (ups, up_rest) = up.as_chunks::<LANES>();
+            let (outs, out_rest) = out.as_chunks_mut::<LANES>();
+            for ((g, u), o) in gates.iter().zip(ups).zip(outs) {
+                v.store(v.mul($function(v, v.load(g)), v.load(u)), o);
+            }
+            let rest = v.mul($function(v, v.load_first(gate_rest)), v.load_first(up_rest));
+            v.store_first(rest, out_rest);
+        }
+    };
 }
+gated!(gelu_mul_of, gelu);
+gated!(silu_mul_of, silu);
 
 #[inline(always)]
 fn softcap_of<V: Vector>(v: V, cap: f32, x: &mut [f32]) {
@@ -70,8 +110,12 @@ mod tests {
         z / (1.0 + exp(u * -2.0))
     }
 
+    fn silu_reference(z: f32) -> f32 {
+        z / (1.0 + exp(-z))
+    }
+
     #[test]
-    fn gelu_mul_equals_the_plain_form_at_every_length() {
+    fn gated_forms_equal_the_plain_ones_at_every_length() {
         let mut random = Random::new(1);
         for n in (0..70).chain([256, 1536]) {
             let mut gate = random.fill(n, Random::wild);
@@ -79,8 +123,13 @@ mod tests {
             if n > 20 {
                 gate[..4].copy_from_slice(&[f32::INFINITY, f32::NEG_INFINITY, f32::NAN, -0.0]);
             }
-            let expected: Vec<f32> = gate.iter().zip(&up).map(|(g, u)| gelu_reference(*g) * u).collect();
-            check_levels(&expected, &format!("gelu_mul of {n}"), |isa, out| gelu_mul(isa, &gate, &up, out));
+            for (function, plain) in
+                [(Gate::Gelu, gelu_reference as fn(f32) -> f32), (Gate::Silu, silu_reference)]
+            {
+                let expected: Vec<f32> = gate.iter().zip(&up).map(|(g, u)| plain(*g) * u).collect();
+                let what = format!("{function:?} of {n}");
+                check_levels(&expected, &what, |isa, out| function.mul(isa, &gate, &up, out));
+            }
         }
     }
 
@@ -94,6 +143,17 @@ mod tests {
             assert!(error <= 2e-6 * truth.abs() + 1e-12, "gelu({z}) is off by {error:e} from {truth:e}");
         }
         assert_eq!(gelu_reference(f32::INFINITY), f32::INFINITY);
+    }
+
+    #[test]
+    fn silu_is_z_times_the_logistic_function() {
+        for i in -400_000..400_000 {
+            let z = f64::from(i) / 4096.0;
+            let truth = z / (1.0 + (-z).exp());
+            let error = (f64::from(silu_reference(z as f32)) - truth).abs();
+            assert!(error <= 1e-6 * truth.abs() + 1e-36, "silu({z}) is off by {error:e} from {truth:e}");
+        }
+        assert_eq!(silu_reference(f32::INFINITY), f32::INFINITY);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! product's bits do not depend on the rows beside it, and the sum above is per row, so the sorting cannot show.
 use std::ops::Range;
 
+use crate::act::Gate;
 use crate::each_row::each_row;
 use crate::isa::Isa;
 use crate::linear::inputs::{GROUP, Preparation};
@@ -238,7 +239,7 @@ fn activate(
         // chunk belong to no other.
         unsafe {
             let finished = blocks.multiply(thread, kernel, *isa, x, w, panels);
-            finished.store_gated(&act, n, |row| places.start + row);
+            finished.store_gated(Gate::Gelu, &act, n, |row| places.start + row);
         }
     });
 }

@@ -61,6 +61,13 @@ pub fn add_norm_then(
     add_norm_then_row(isa, x, h, norm, scale, next, out);
 }
 
+/// `x = x + h`, then `out = next(x)`: a branch without a norm of its own returns to the stream.
+pub fn add_then(isa: Isa, x: &mut [f32], h: &[f32], next: RmsNorm<'_>, out: &mut [f32]) {
+    assert!(x.len() == h.len() && x.len() == out.len(), "add: stream, branch and output differ in length");
+    next.assert_fits(x.len());
+    add_then_row(isa, x, h, next, out);
+}
+
 per_level! {
     fn norm_row(x: &[f32], norm: RmsNorm<'_>, out: &mut [f32]) = norm_of;
 }
@@ -79,6 +86,10 @@ per_level! {
         next: RmsNorm<'_>,
         out: &mut [f32],
     ) = add_norm_then_of;
+}
+
+per_level! {
+    fn add_then_row(x: &mut [f32], h: &[f32], next: RmsNorm<'_>, out: &mut [f32]) = add_then_of;
 }
 
 /// A norm's weight, cut like a row. Without one each factor is 1, which changes no bit.
@@ -197,6 +208,22 @@ fn add_norm_then_of<V: Vector>(
     scale_into(v, x, r, next.weight, out);
 }
 
+#[inline(always)]
+fn add_then_of<V: Vector>(v: V, x: &mut [f32], h: &[f32], next: RmsNorm<'_>, out: &mut [f32]) {
+    let mut squares = v.splat(0.0);
+    let (xs, x_rest) = x.as_chunks_mut::<LANES>();
+    let (hs, h_rest) = h.as_chunks::<LANES>();
+    for (x, h) in xs.iter_mut().zip(hs) {
+        let y = v.add(v.load(x), v.load(h));
+        squares = v.fma(y, y, squares);
+        v.store(y, x);
+    }
+    let y = v.add(v.load_first(x_rest), v.load_first(h_rest));
+    v.store_first(y, x_rest);
+    let r = inverse_rms(v, v.fma(y, y, squares), x.len(), next.eps);
+    scale_into(v, x, r, next.weight, out);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -270,6 +297,22 @@ mod tests {
                     add_norm_then(isa, stream, &h, norm, scale, next, after);
                 });
             }
+        }
+    }
+
+    #[test]
+    fn a_plain_addition_and_the_norm_behind_it_equal_their_parts() {
+        let mut random = Random::new(8);
+        for n in LENGTHS {
+            let [x, h, w, _] = case(&mut random, n);
+            let next = RmsNorm { weight: Some(&w), eps: 1e-6 };
+            let stream: Vec<f32> = x.iter().zip(&h).map(|(x, h)| x + h).collect();
+            let both = [stream.clone(), reference(&stream, next)].concat();
+            check_levels(&both, &format!("add of {n}"), |isa, out| {
+                let (stream, after) = out.split_at_mut(n);
+                stream.copy_from_slice(&x);
+                add_then(isa, stream, &h, next, after);
+            });
         }
     }
 

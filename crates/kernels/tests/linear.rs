@@ -4,7 +4,7 @@ mod common;
 use std::fmt::Display;
 
 use common::{Random, Values, assert_same, levels, team};
-use paceline_kernels::act::gelu_mul;
+use paceline_kernels::act::Gate;
 use paceline_kernels::isa::Isa;
 use paceline_kernels::linear::{
     Context, Gated, GatedMatrix, PackError, PackedMatrix, RowsMut, RowsRef, linear, linear_gated,
@@ -195,10 +195,10 @@ fn weights_that_are_not_finite_are_refused() {
     assert!(PackedMatrix::builder(usize::MAX / 2, usize::MAX / 2).is_err());
 }
 
-/// `gelu(gate) * up`, at the scalar level.
-fn gelu(gate: &[f32], up: &[f32]) -> Vec<f32> {
+/// `function(gate) * up`, at the scalar level.
+fn gated(function: Gate, gate: &[f32], up: &[f32]) -> Vec<f32> {
     let mut out = vec![0.0; gate.len()];
-    gelu_mul(levels()[0], gate, up, &mut out);
+    function.mul(levels()[0], gate, up, &mut out);
     out
 }
 
@@ -220,14 +220,16 @@ fn gated_products_are_the_products_gated() {
         for rows in [1, 2, 5, 17, 40, 257] {
             let x = Values::Normal.rows(3, rows * k);
             for activation in [Activation::Bf16, Activation::F32] {
-                let expected =
-                    gelu(&expected(&x, activation, n, k, &gate), &expected(&x, activation, n, k, &up));
-                for isa in levels() {
+                let [gate, up] = [&gate, &up].map(|part| expected(&x, activation, n, k, part));
+                for (function, isa) in
+                    levels().into_iter().flat_map(|isa| [(Gate::Gelu, isa), (Gate::Silu, isa)])
+                {
                     let mut cx = context(isa, 2, rows, k);
                     let mut out = vec![f32::NAN; rows * n];
-                    linear_gated(&mut cx, RowsRef::dense(&x, k), activation, &w, RowsMut::dense(&mut out, n));
-                    let what = format!("{activation:?} at {}: {rows} rows, n {n}", isa.level());
-                    assert_same(&out, &expected, n, what);
+                    let (x, y) = (RowsRef::dense(&x, k), RowsMut::dense(&mut out, n));
+                    linear_gated(&mut cx, x, activation, &w, function, y);
+                    let what = format!("{function:?}, {activation:?} at {}: {rows} rows, n {n}", isa.level());
+                    assert_same(&out, &gated(function, &gate, &up), n, what);
                 }
             }
         }
@@ -243,7 +245,7 @@ fn products_gated_by_other_rows() {
         let x = Values::Normal.rows(3, rows * k);
         let by = Values::Wide.rows(4, rows * (n + gap));
         let dense: Vec<f32> = by.chunks(n + gap).flat_map(|row| &row[..n]).copied().collect();
-        let expected = gelu(&expected(&x, Activation::Bf16, n, k, &weights), &dense);
+        let expected = gated(Gate::Gelu, &expected(&x, Activation::Bf16, n, k, &weights), &dense);
         for isa in levels() {
             let mut cx = context(isa, 3, rows, k);
             let mut out = vec![f32::NAN; rows * n];
@@ -294,6 +296,7 @@ row_invariance! { linear_gated_bf16: 70 => 45, |isa: Isa, threads: usize, x: &[f
     let w = pack_gated(45, 70, &Values::Normal.weights(8, 45 * 70), &Values::Normal.weights(9, 45 * 70));
     let mut out = vec![0.0; x.len() / 70 * 45];
     let mut cx = context(isa, threads, x.len() / 70, 70);
-    linear_gated(&mut cx, RowsRef::dense(x, 70), Activation::Bf16, &w, RowsMut::dense(&mut out, 45));
+    let (x, y) = (RowsRef::dense(x, 70), RowsMut::dense(&mut out, 45));
+    linear_gated(&mut cx, x, Activation::Bf16, &w, Gate::Gelu, y);
     out
 } }

@@ -35,6 +35,24 @@ pub enum ModelError {
         /// What it says.
         found: String,
     },
+    /// A DFlash drafter was given as a model.
+    #[error(
+        "{file}: this is a DFlash drafter, not a model that can run alone; give its target as the model and this folder with --draft"
+    )]
+    DFlashAsModel {
+        /// The config.
+        file: PathBuf,
+    },
+    /// A drafter in a format that is known and not supported.
+    #[error(
+        "{file}: this drafter is in a format that is not supported: {layout}; expected DFlash as z-lab publishes it"
+    )]
+    UnsupportedDrafter {
+        /// The config.
+        file: PathBuf,
+        /// The format.
+        layout: String,
+    },
     /// A drafter made for another target.
     #[error(
         "{file}: this drafter does not fit the target ({target}): {what}: the target needs {expected}, the drafter has {found}"

@@ -4,14 +4,15 @@
 use std::sync::Arc;
 
 use paceline_backend::{
-    Backend, Buf, KvGroup, KvGroupSpec, KvLayer, KvWrite, Mark, Matrix, MatrixLayout, Op, Pass, Rope,
-    RopeSpec, Rows, Table, TableSource, TokenId, ValueSource, Vector,
+    Backend, Buf, Gate, KvGroup, KvGroupSpec, KvLayer, KvWrite, Mark, Matrix, MatrixLayout, Op, Pass, Rope,
+    RopeSpec, Rows, Sees, Table, TableSource, TokenId, ValueSource, Vector,
 };
 use paceline_checkpoint::{RawConfig, SIZES, Section, Tensors};
 
 use crate::error::ModelError;
 use crate::loader::WeightLoader;
 use crate::registry::LoadOptions;
+use crate::taps::Taps;
 use crate::target::{Description, Exports, Parameters, Target};
 
 /// A Gemma 3 text model. Fields that published multimodal files leave out have the reference class's defaults, for this family only.
@@ -295,6 +296,7 @@ pub(crate) struct Gemma3 {
     final_norm: Vector,
     all: Stream,
     wanted: Stream,
+    taps: Option<Taps>,
     logits: Buf,
     logit_rows: usize,
 }
@@ -322,6 +324,7 @@ pub(crate) fn load(
     let (all, wanted) =
         (Stream::new(&c, backend, limits.max_rows)?, Stream::new(&c, backend, limits.max_wanted)?);
     let logits = backend.buffer(limits.logit_rows, c.vocab_size)?;
+    let taps = Taps::new(options.tap_layers, c.hidden_size, limits.max_rows, backend)?;
     let mut from = WeightLoader { tensors: tensors.into_text()?, backend, inexact: options.inexact };
     let (embedding, head) = embedding_and_head(&mut from, &c)?;
     let mut layers = Vec::with_capacity(c.is_full.len());
@@ -345,6 +348,7 @@ pub(crate) fn load(
         full: None,
         hidden_post_norm: wanted.u,
         hidden_pre_norm: wanted.x,
+        taps: taps.as_ref().map(Taps::buf),
     };
     Ok(Gemma3 {
         description: c.description(),
@@ -355,6 +359,7 @@ pub(crate) fn load(
         final_norm,
         all,
         wanted,
+        taps,
         logits,
         logit_rows: limits.logit_rows,
         config: c,
@@ -398,10 +403,11 @@ impl Target for Gemma3 {
         backend.mark(Mark::Embedding, s.x, rows);
         let first = Some(self.layers[0].input_norm);
         backend.run(&Op::Norm { x: s.x, w: first, eps: c.eps, out: s.u }, rows);
+        let narrow_at = Taps::narrow_at(self.taps.as_ref(), self.layers.len() - 1, pass);
         for (i, layer) in self.layers.iter().enumerate() {
             self.project(backend, layer, rows, s);
-            if i + 1 == self.layers.len() {
-                // All K/V of the pass is stored: from here on a row matters only to who reads it.
+            if i == narrow_at {
+                // All K/V of the pass is stored and all taps are taken: from here on a row matters only to who reads it.
                 if pass.wanted().is_empty() {
                     return;
                 }
@@ -412,6 +418,17 @@ impl Target for Gemma3 {
             backend.mark(Mark::Query(i), s.qkv, rows);
             self.finish_layer(backend, i, layer, rows, s);
             backend.mark(Mark::Layer(i), s.x, rows);
+            if let Some(taps) = &self.taps {
+                taps.take(backend, pass, i, s.x);
+            }
+        }
+        if narrow_at == self.layers.len() {
+            if pass.wanted().is_empty() {
+                return;
+            }
+            (rows, s) = (pass.wanted_rows(), &self.wanted);
+            backend.run(&Op::GatherRows { src: self.all.x, out: s.x }, rows);
+            backend.run(&Op::GatherRows { src: self.all.u, out: s.u }, rows);
         }
         backend.mark(Mark::HiddenPreNorm, s.x, rows);
         backend.mark(Mark::HiddenPostNorm, s.u, rows);
@@ -446,13 +463,16 @@ impl Gemma3 {
 
     fn finish_layer(&self, backend: &mut dyn Backend, i: usize, layer: &Layer, rows: Rows, s: &Stream) {
         let (n_heads, scale, eps) = (self.config.n_heads as u32, self.config.score_scale, self.config.eps);
-        backend.run(&Op::Attend { q: s.qkv, layer: layer.kv, n_heads, scale, out: s.heads }, rows);
+        backend.run(
+            &Op::Attend { q: s.qkv, layer: layer.kv, n_heads, scale, sees: Sees::Past, out: s.heads },
+            rows,
+        );
         backend.mark(Mark::HeadsOut(i), s.heads, rows);
         backend.run(&Op::Linear { x: s.heads, w: layer.o, out: s.h }, rows);
         backend.mark(Mark::AttentionOut(i), s.h, rows);
         let (w, next) = (layer.post_attention_norm, Some((layer.pre_feed_forward_norm, s.u)));
         backend.run(&Op::AddNorm { x: s.x, h: s.h, w, scale: 1.0, next, eps }, rows);
-        backend.run(&Op::LinearGated { x: s.u, w: layer.gate_up, out: s.inner }, rows);
+        backend.run(&Op::LinearGated { x: s.u, w: layer.gate_up, function: Gate::Gelu, out: s.inner }, rows);
         backend.run(&Op::Linear { x: s.inner, w: layer.down, out: s.h }, rows);
         backend.mark(Mark::MlpOut(i), s.h, rows);
         let next = self.layers.get(i + 1).map_or(self.final_norm, |layer| layer.input_norm);

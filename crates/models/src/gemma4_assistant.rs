@@ -7,7 +7,8 @@
 //! All steps of a round have one position and one set of visible keys: the committed ones.
 
 use paceline_backend::{
-    Backend, Buf, ClusterHead, Mark, Matrix, MatrixLayout, Op, Pass, Rope, RowSource, Rows, Vector,
+    Backend, Buf, ClusterHead, Gate, Mark, Matrix, MatrixLayout, Op, Pass, Rope, RowSource, Rows, Sees,
+    Vector,
 };
 use paceline_checkpoint::{Inexact, RawConfig, SIZES, Tensors};
 
@@ -288,11 +289,14 @@ impl Gemma4Assistant {
         let (q_norm, rope) = (layer.q_norm, layer.rope);
         backend.run(&Op::QkNormRopeStore { qkv: s.q, n_heads, q_norm, rope, eps, kv: None }, rows);
         let kv = layer.source.kv;
-        backend.run(&Op::Attend { q: s.q, layer: kv, n_heads, scale: 1.0, out: s.heads }, rows);
+        backend.run(
+            &Op::Attend { q: s.q, layer: kv, n_heads, scale: 1.0, sees: Sees::Past, out: s.heads },
+            rows,
+        );
         backend.run(&Op::Linear { x: s.heads, w: layer.o, out: s.h }, rows);
         let (w, after) = (layer.post_attention_norm, Some((layer.pre_feed_forward_norm, s.u)));
         backend.run(&Op::AddNorm { x: s.x, h: s.h, w, scale: 1.0, next: after, eps }, rows);
-        backend.run(&Op::LinearGated { x: s.u, w: layer.gate_up, out: s.inner }, rows);
+        backend.run(&Op::LinearGated { x: s.u, w: layer.gate_up, function: Gate::Gelu, out: s.inner }, rows);
         backend.run(&Op::Linear { x: s.inner, w: layer.down, out: s.h }, rows);
         let (w, after) = (layer.post_feed_forward_norm, Some((next, s.u)));
         backend.run(&Op::AddNorm { x: s.x, h: s.h, w, scale: layer.scalar, next: after, eps }, rows);

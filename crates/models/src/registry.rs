@@ -3,6 +3,7 @@
 use paceline_backend::Backend;
 use paceline_checkpoint::{Inexact, RawConfig, Tensors};
 
+use crate::dflash::DFlashConfig;
 use crate::error::ModelError;
 use crate::target::{Description, Limits, Target};
 use crate::{gemma3, gemma4};
@@ -14,6 +15,8 @@ const SUPPORTED: &str = "gemma4, gemma4_text, gemma4_unified, gemma4_unified_tex
 pub struct LoadOptions<'a> {
     /// Sizes of buffers and K/V.
     pub limits: Limits,
+    /// Layers after which a drafter reads the stream, in its order.
+    pub tap_layers: &'a [usize],
     /// What to do with weights that bf16 cannot hold.
     pub inexact: Inexact,
     /// Called with the number of layers loaded so far.
@@ -27,6 +30,9 @@ enum Architecture {
 
 impl Architecture {
     fn of(raw: &RawConfig) -> Result<Self, ModelError> {
+        if DFlashConfig::describes(raw)? {
+            return Err(ModelError::DFlashAsModel { file: raw.file().to_path_buf() });
+        }
         let (file, found) = (raw.file().to_path_buf(), raw.model_type()?.to_owned());
         match found.as_str() {
             "gemma3" | "gemma3_text" => Ok(Self::Gemma3),

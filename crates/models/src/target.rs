@@ -108,6 +108,9 @@ pub struct Exports {
     pub hidden_post_norm: Buf,
     /// Final hidden states of the wanted rows, before the final norm.
     pub hidden_pre_norm: Buf,
+    /// The stream after the layers of [`crate::LoadOptions::tap_layers`], side by side, at the tapped rows; `None` without such layers, or
+    /// if the target offers none.
+    pub taps: Option<Buf>,
 }
 
 /// A loaded target. Its weights, buffers and K/V live in the backend that it was loaded on.

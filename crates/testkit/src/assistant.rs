@@ -2,7 +2,7 @@
 //! starts from the hidden state of the last committed row.
 
 use paceline::drafters::{DraftError, DraftSlot, Drafter};
-use paceline_backend::{Backend, BackendError, Buf, KvLayer, Matrix, Op, Pass};
+use paceline_backend::{Backend, BackendError, Buf, KvLayer, Matrix, Op, Pass, Sees};
 use paceline_models::{Exports, Limits};
 
 use crate::toy::{HASH_WIDTH, TARGET_HEAD};
@@ -47,7 +47,10 @@ impl ToyAssistant {
         backend.begin(&pass);
         backend.run(&Op::ReadSlots { src: self.state, out: x, column: 0 }, pass.all());
         for &layer in &self.layers {
-            backend.run(&Op::Attend { q: x, layer, n_heads: 1, scale: 1.0, out: x }, pass.all());
+            backend.run(
+                &Op::Attend { q: x, layer, n_heads: 1, scale: 1.0, sees: Sees::Past, out: x },
+                pass.all(),
+            );
         }
         let head = Op::Logits { x, w: self.head, first_row: 0, out: logits };
         backend.run(&head, pass.wanted_rows());

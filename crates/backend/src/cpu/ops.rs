@@ -4,7 +4,7 @@ use paceline_kernels::attend::{self, AttendLayer, AttendRow};
 use paceline_kernels::each_row::{each_row, each_row_pair};
 use paceline_kernels::experts::{self, Routes};
 use paceline_kernels::linear::{linear, linear_gated, linear_gated_by, linear_groups};
-use paceline_kernels::norm::{RmsNorm, add_norm, add_norm_then, rms_norm, rms_norm_in_place};
+use paceline_kernels::norm::{RmsNorm, add_norm, add_norm_then, add_then, rms_norm, rms_norm_in_place};
 use paceline_kernels::rope;
 use paceline_kernels::router::{Routed, route};
 
@@ -37,14 +37,18 @@ impl CpuBackend {
             }
             Op::Norm { .. } => self.norm(op, rows),
             Op::AddNorm { .. } => self.add_norm(op, rows),
+            Op::Add { .. } => self.add(op, rows),
             Op::NormSum { .. } => self.norm_sum(op, rows),
             Op::QkNormRopeStore { .. } => self.qk_norm_rope_store(op, rows),
             Op::Attend { .. } => self.attend(op, rows),
+            Op::KvNormRopeStore { .. } => self.kv_norm_rope_store(op, rows),
             Op::Route { .. } => self.route(op, rows),
             Op::Experts { .. } => self.run_experts(op, rows),
             Op::GatherRows { src, out } => self.gather_rows(rows, src, out),
+            Op::Tap { x, out, column } => self.tap(rows, x, out, column as usize),
             Op::Choose { logits, softcap, first_row } => self.choose(rows, logits, softcap, first_row),
             Op::ChooseDraft { logits, step } => self.choose_draft(rows, logits, step as usize),
+            Op::ChooseBlock { .. } => self.choose_block(op, rows),
             Op::ClusterLogits { .. } => self.cluster_logits(op, rows),
             Op::ChooseClustered { .. } => self.choose_clustered(op, rows),
             Op::Commit => self.slots.commit(),
@@ -101,10 +105,10 @@ impl CpuBackend {
                 let w = matrices[w.index as usize].plain();
                 linear(context, x.rows(start, n), *activation, w, out.rows_mut(start, n));
             }
-            Op::LinearGated { x, w, out } => {
+            Op::LinearGated { x, w, function, out } => {
                 let (x, out) = two(buffers, x, out);
                 let w = matrices[w.index as usize].gated();
-                linear_gated(context, x.rows(start, n), *activation, w, out.rows_mut(start, n));
+                linear_gated(context, x.rows(start, n), *activation, w, function, out.rows_mut(start, n));
             }
             Op::LinearGatedBy { x, w, by, by_column, out } => {
                 let [x, by, out] = buffers
@@ -152,6 +156,20 @@ impl CpuBackend {
         let (x, h, out) = (x.rows_mut(start, n), h.rows(start, n), out.rows_mut(start, n));
         each_row_pair(context.team(), x, width, out, width, |r, x, out| {
             add_norm_then(*isa, x, h.row(r, width), norm, scale, next, out);
+        });
+    }
+
+    fn add(&mut self, op: &Op, rows: Rows) {
+        let &Op::Add { x, h, next, eps, out } = op else { unreachable!("dispatched by kind") };
+        let Self { context, buffers, vectors, isa, .. } = self;
+        let (start, n, width) = (rows.start, rows.len, next.len as usize);
+        let next = RmsNorm { weight: Some(&vectors[next.index as usize]), eps };
+        let [x, h, out] = buffers
+            .get_disjoint_mut([x, h, out].map(|buf| buf.index as usize))
+            .expect("an op's inputs and output are different buffers of this backend");
+        let (x, h, out) = (x.rows_mut(start, n), h.rows(start, n), out.rows_mut(start, n));
+        each_row_pair(context.team(), x, width, out, width, |r, x, out| {
+            add_then(*isa, x, h.row(r, width), next, out);
         });
     }
 
@@ -211,17 +229,44 @@ impl CpuBackend {
         }
     }
 
+    fn kv_norm_rope_store(&mut self, op: &Op, rows: Rows) {
+        let &Op::KvNormRopeStore { kv, column, layer, k_norm, rope, eps } = op else {
+            unreachable!("dispatched by kind")
+        };
+        let Self { context, buffers, vectors, ropes, groups, slots, isa, .. } = self;
+        let (isa, d, column) = (*isa, k_norm.len as usize, column as usize);
+        let k_norm = RmsNorm { weight: Some(&vectors[k_norm.index as usize]), eps };
+        let group = &mut groups[layer.group.index as usize];
+        let n_kv = group.spec().kv_heads;
+        let (k_end, v_end) = (column + n_kv * d, column + 2 * n_kv * d);
+        let (tables, slots_now) = (&ropes[rope.index as usize], &*slots);
+        let buffer = &mut buffers[kv.index as usize];
+        each_row(context.team(), buffer.rows_mut(rows.start, rows.len), k_end, |r, row| {
+            let (cos, sin) = tables.row(slots_now.row_index(rows.set, rows.start + r));
+            for head in row[column..].chunks_exact_mut(d) {
+                rms_norm_in_place(isa, head, k_norm);
+                rope::apply(isa, head, cos, sin);
+            }
+        });
+        for r in 0..rows.len {
+            let row = slots.resolved(rows, r);
+            let (k, v) = buffer.row(rows.start + r)[column..v_end].split_at(n_kv * d);
+            if !group.put(layer.layer as usize, row.slot, row.kv_index, k, v) {
+                slots.draft_fault_row(slots.row_index(rows.set, rows.start + r));
+            }
+        }
+    }
+
     fn attend(&mut self, op: &Op, rows: Rows) {
-        let &Op::Attend { q, layer, n_heads, scale, out } = op else { unreachable!("dispatched by kind") };
+        let &Op::Attend { q, layer, n_heads, scale, sees, out } = op else {
+            unreachable!("dispatched by kind")
+        };
         let Self { context, buffers, groups, slots, isa, attend, attend_rows, .. } = self;
         let group = &groups[layer.group.index as usize];
         let mut seen: Vec<AttendRow<'_>> = std::mem::take(attend_rows);
         seen.extend((0..rows.len).map(|r| {
             let row = slots.resolved(rows, r);
-            AttendRow {
-                block_table: group.table(row.slot),
-                visible: group.visible(row.position, row.visible_end),
-            }
+            AttendRow { block_table: group.table(row.slot), visible: group.visible(row, sees) }
         }));
         let layer = AttendLayer {
             store: group.store(),
@@ -292,6 +337,14 @@ impl CpuBackend {
         }
     }
 
+    fn tap(&mut self, rows: Rows, x: Buf, out: Buf, column: usize) {
+        let (from, to) = two(&mut self.buffers, x, out);
+        for r in rows.range() {
+            let from = from.row(self.slots.row_index(rows.set, r));
+            to.row_mut(r)[column..column + from.len()].copy_from_slice(from);
+        }
+    }
+
     fn choose(&mut self, rows: Rows, logits: Buf, softcap: Option<f32>, first_row: usize) {
         let Self { context, buffers, slots, isa, choosing, .. } = self;
         let logits = buffers[logits.index as usize].rows_mut(rows.start - first_row, rows.len).data;
@@ -302,6 +355,24 @@ impl CpuBackend {
         let Self { context, buffers, slots, isa, choosing, .. } = self;
         let logits = buffers[logits.index as usize].rows_mut(rows.start, rows.len).data;
         slots.choose_drafts(choosing, *isa, context.team(), logits, rows, step);
+    }
+
+    fn choose_block(&mut self, op: &Op, rows: Rows) {
+        let &Op::ChooseBlock { logits, first_row, softcap, tokens } = op else {
+            unreachable!("dispatched by kind")
+        };
+        let Self { context, buffers, vectors, slots, isa, choosing, .. } = self;
+        let logits = &mut buffers[logits.index as usize];
+        let Some(tokens) = tokens else {
+            let logits = logits.rows_mut(rows.start - first_row, rows.len).data;
+            return slots.choose_block(choosing, *isa, context.team(), logits, rows, softcap);
+        };
+        let tokens = &vectors[tokens.index as usize];
+        for r in 0..rows.len {
+            let logits = logits.row(rows.start + r - first_row);
+            let listed = tokens.iter().zip(logits).map(|(&token, &logit)| (token as u32, logit));
+            slots.choose_listed_block(choosing, *isa, listed, rows, r);
+        }
     }
 
     fn cluster_logits(&mut self, op: &Op, rows: Rows) {

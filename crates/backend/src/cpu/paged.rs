@@ -1,11 +1,14 @@
 //! K/V of one group: the blocks, and each slot's table of them.
 
+use std::ops::Range;
+
 use paceline_kernels::attend::{KvLayout, KvPlace, KvStore};
 use paceline_kernels::numerics::{Activation, KV_BLOCK};
 
 use super::out_of_memory;
 use crate::slot::{KvBlockId, SlotId};
-use crate::{BackendError, KvGroupSpec};
+use crate::slot_states::ResolvedRow;
+use crate::{BackendError, KvGroupSpec, Sees};
 
 /// A group's blocks and block tables.
 pub(super) struct PagedGroup {
@@ -58,9 +61,13 @@ impl PagedGroup {
         &self.tables[slot.0 as usize]
     }
 
-    /// Keys that a row at `position` sees of those below `end`.
-    pub(super) fn visible(&self, position: usize, end: usize) -> std::ops::Range<u32> {
-        let start = self.spec.window.map_or(0, |window| (position + 1).saturating_sub(window));
+    /// Keys that a row sees.
+    pub(super) fn visible(&self, row: ResolvedRow, sees: Sees) -> Range<u32> {
+        let (newest, end) = match sees {
+            Sees::Past => (row.position, row.visible_end),
+            Sees::Block => row.block,
+        };
+        let start = self.spec.window.map_or(0, |window| (newest + 1).saturating_sub(window));
         start.min(end) as u32..end as u32
     }
 

@@ -108,6 +108,56 @@ impl SlotStates {
         }
     }
 
+    /// [`crate::Op::ChooseBlock`]: `logits` are those of `rows`. Where a slot counts tokens each of its drafts depends on those before it,
+    /// so rows are taken one by one; elsewhere all at once.
+    pub fn choose_block(
+        &mut self,
+        choosing: &mut Choosing,
+        isa: Isa,
+        team: &mut Team,
+        logits: &mut [f32],
+        rows: Rows,
+        softcap: Option<f32>,
+    ) {
+        let counts = |r| self.slot(self.resolved(rows, r).slot).counts.is_some();
+        let width = logits.len() / rows.len.max(1);
+        let n = if (0..rows.len).any(counts) { 1 } else { rows.len.max(1) };
+        for (piece, logits) in rows.pieces(n).zip(logits.chunks_mut(n * width)) {
+            let states = &*self;
+            choosing.run((isa, team), logits, piece.len, |r| states.block_rules(piece, r, softcap));
+            for (r, choice) in choosing.choices.iter().enumerate() {
+                let (slot, step) = self.block_step(piece, r);
+                self.put_draft(slot, step, token_of(*choice));
+            }
+        }
+    }
+
+    /// [`crate::Op::ChooseBlock`] for one row of `rows`, where not all tokens have a logit.
+    pub fn choose_listed_block(
+        &mut self,
+        choosing: &mut Choosing,
+        isa: Isa,
+        tokens: impl Iterator<Item = (u32, f32)>,
+        rows: Rows,
+        r: usize,
+    ) {
+        let choice = choosing.chooser.choose_listed(isa, tokens, &self.block_rules(rows, r, None));
+        let (slot, step) = self.block_step(rows, r);
+        self.put_draft(slot, step, token_of(choice));
+    }
+
+    /// The slot of a mask row, and which of its drafts the row is for.
+    fn block_step(&self, rows: Rows, r: usize) -> (SlotId, usize) {
+        let row = self.resolved(rows, r);
+        (row.slot, row.index - self.slot(row.slot).known)
+    }
+
+    fn block_rules(&self, rows: Rows, r: usize, softcap: Option<f32>) -> RowRules<'_> {
+        let (slot, step) = self.block_step(rows, r);
+        let softcap = softcap.filter(|_| self.slot(slot).init.sampling.temperature > 0.0);
+        RowRules { softcap, ..self.draft_rules(slot, step) }
+    }
+
     /// [`crate::Op::ChooseClustered`] for one row: `tokens` are those that have a logit.
     pub fn choose_listed_draft(
         &mut self,

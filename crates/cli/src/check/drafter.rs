@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use paceline::Isa;
 use paceline_backend::{Backend, Mark, Op, Pass, RowSet, Rows, TokenId};
 use paceline_checkpoint::{Inexact, ModelFolder};
-use paceline_models::{Gemma4Assistant, Target};
+use paceline_models::{Gemma4Assistant, Limits, Target};
 use serde::Deserialize;
 
 use super::compare::{Comparison, LOGITS, VALUES};
-use super::machine::{Machine, Room, SLOT};
+use super::machine::{Drafting, Machine, Room, SLOT};
 use super::oracle::{Oracle, Values};
 use super::target::Recomputed;
 use crate::failure::Failure;
@@ -42,11 +42,11 @@ pub(crate) fn check(
     let prompt = oracle.prompt_ids("prompt_ids", vocab_size)?;
     let n_prompt = prompt.len();
     let room = Room { isa, threads, n_prompt, n_tokens: n_prompt + 1 + STEPS };
-    let bind = |backend: &mut dyn Backend, target: &dyn Target| {
+    let bind = |backend: &mut dyn Backend, target: &dyn Target, _: &Limits| {
         let (config, tensors) = (folder.config(), folder.tensors()?);
         Ok(Gemma4Assistant::bind(config, tensors, backend, target.exports(), 1, Inexact::Refuse)?)
     };
-    let (machine, network) = Machine::load(&target, room, bind)?;
+    let (machine, network) = Machine::load(&target, room, Drafting::default(), bind)?;
     let order = match folder.tensors()?.get("masked_embedding.token_ordering") {
         Some(tensor) => tensor.to_i64()?,
         None => Vec::new(),
@@ -59,7 +59,7 @@ pub(crate) fn check(
 }
 
 /// The given folder, or the one beside the drafter's that its rounds name.
-fn target_folder(drafter: &Path, given: Option<&Path>) -> Result<PathBuf, Failure> {
+pub(super) fn target_folder(drafter: &Path, given: Option<&Path>) -> Result<PathBuf, Failure> {
     if let Some(given) = given {
         return Ok(given.to_path_buf());
     }

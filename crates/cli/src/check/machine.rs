@@ -2,8 +2,8 @@
 
 use paceline::Isa;
 use paceline_backend::{
-    Activation, Backend, CpuBackend, CpuOptions, KV_BLOCK, KvBlockId, Observed, Op, Pass, RowSet, Rows,
-    SlotId, SlotInit, SlotReport, TokenId,
+    Activation, Backend, CpuBackend, CpuOptions, KV_BLOCK, KvBlockId, KvGroup, Observed, Op, Pass, RowSet,
+    Rows, SlotId, SlotInit, SlotReport, TokenId,
 };
 use paceline_checkpoint::{Inexact, ModelFolder};
 use paceline_models::{Limits, LoadOptions, Target};
@@ -21,6 +21,8 @@ pub(crate) const SLOT: SlotId = SlotId(0);
 pub(crate) struct Machine {
     pub(crate) backend: Observed<CpuBackend, Trace>,
     pub(crate) target: Box<dyn Target>,
+    /// K/V groups of the target, and behind them those of a drafter.
+    pub(crate) groups: Vec<KvGroup>,
     /// Blocks of each group: those of the longest sequence.
     n_blocks: usize,
 }
@@ -36,12 +38,22 @@ pub(crate) struct Room {
     pub(crate) n_tokens: usize,
 }
 
+/// What a drafter wants of the target and of its limits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Drafting<'a> {
+    /// Layers whose output it reads.
+    pub(crate) tap_layers: &'a [usize],
+    /// K/V groups of its own.
+    pub(crate) n_groups: usize,
+}
+
 impl Machine {
     /// Loads the target of a folder in f32, and whatever else shall live in the same backend.
     pub(crate) fn load<T>(
         folder: &ModelFolder,
         room: Room,
-        also: impl FnOnce(&mut dyn Backend, &dyn Target) -> Result<T, Failure>,
+        drafting: Drafting<'_>,
+        also: impl FnOnce(&mut dyn Backend, &dyn Target, &Limits) -> Result<T, Failure>,
     ) -> Result<(Self, T), Failure> {
         let Room { isa, threads, n_prompt, n_tokens } = room;
         let description = paceline_models::describe(folder.config())?;
@@ -52,22 +64,28 @@ impl Machine {
             logit_rows: LOGIT_ROWS,
             n_slots: 1,
             kv_blocks: vec![n_blocks; description.kv_groups.len()],
-            drafter_kv_blocks: Vec::new(),
+            drafter_kv_blocks: vec![n_blocks; drafting.n_groups],
         };
         let cpu = CpuBackend::new(CpuOptions { isa, threads, activation: Activation::F32 })?;
         let mut backend = Observed::new(cpu, Trace::default());
-        let options = LoadOptions { limits, inexact: Inexact::Refuse, progress: &mut |_| {} };
+        let options = LoadOptions {
+            limits: limits.clone(),
+            tap_layers: drafting.tap_layers,
+            inexact: Inexact::Refuse,
+            progress: &mut |_| {},
+        };
         let target = paceline_models::load(folder.config(), folder.tensors()?, &mut backend, options)?;
-        let also = also(&mut backend, target.as_ref())?;
+        let also = also(&mut backend, target.as_ref(), &limits)?;
         backend.reserve(1, n_tokens, n_prompt)?;
-        Ok((Self { backend, target, n_blocks }, also))
+        let groups = target.kv_groups().to_vec();
+        Ok((Self { backend, target, groups, n_blocks }, also))
     }
 
     /// Starts a sequence that ends with `limit` tokens and at no end token.
     pub(crate) fn open(&mut self, tokens: Vec<TokenId>, limit: usize) {
         self.backend.open(SLOT, SlotInit::greedy(tokens, limit));
         let blocks: Vec<KvBlockId> = (0..self.n_blocks as u32).map(KvBlockId).collect();
-        for &group in self.target.kv_groups() {
+        for &group in &self.groups {
             self.backend.put_blocks(SLOT, group, 0, &blocks);
         }
     }

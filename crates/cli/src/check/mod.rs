@@ -1,6 +1,7 @@
 //! `paceline check`: recomputes recorded values of a model, in f32, and compares them.
 
 mod compare;
+mod dflash;
 mod drafter;
 mod machine;
 mod oracle;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use paceline::Isa;
 use paceline_checkpoint::ModelFolder;
+use paceline_models::DFlashConfig;
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -70,7 +72,9 @@ fn check(folder: &Path, args: &Args, isa: Isa) -> Result<Vec<Comparison>, Failur
         return Err(Failure::bad_input(format!("{}: {message}", folder.display())));
     }
     let threads = args.threads.get();
-    if folder.join(drafter::ROUNDS).is_file() {
+    if DFlashConfig::describes(model.config())? {
+        dflash::check(&model, args.target.as_deref(), isa, threads)
+    } else if folder.join(drafter::ROUNDS).is_file() {
         drafter::check(&model, args.target.as_deref(), isa, threads)
     } else {
         target::check(&model, isa, threads)

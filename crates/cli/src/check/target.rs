@@ -5,7 +5,7 @@ use paceline_backend::{Backend, KvLayer, Mark, TokenId};
 use paceline_checkpoint::ModelFolder;
 
 use super::compare::{Comparison, LOGITS, VALUES};
-use super::machine::{Machine, Room, SLOT};
+use super::machine::{Drafting, Machine, Room, SLOT};
 use super::oracle::{Oracle, Prompt, Values};
 use crate::failure::Failure;
 
@@ -17,7 +17,7 @@ pub(crate) fn check(folder: &ModelFolder, isa: Isa, threads: usize) -> Result<Ve
     let n_prompt = longest(|prompt| prompt.ids.len());
     let n_tokens = longest(|prompt| prompt.ids.len() + prompt.n_greedy);
     let room = Room { isa, threads, n_prompt, n_tokens };
-    let (mut machine, ()) = Machine::load(folder, room, |_, _| Ok(()))?;
+    let (mut machine, ()) = Machine::load(folder, room, Drafting::default(), |_, _, _| Ok(()))?;
     let mut comparisons = Vec::new();
     for prompt in &prompts {
         check_prompt(&mut machine, &oracle, prompt, &mut comparisons)?;

@@ -25,6 +25,11 @@ impl Trace {
         self.rows.get(&mark)?.iter().map(|row| row.get(..width)).collect()
     }
 
+    /// The rows of a value, in their own width.
+    pub(crate) fn all_rows(&self, mark: Mark) -> Option<&[Vec<f32>]> {
+        self.rows.get(&mark).map(Vec::as_slice)
+    }
+
     /// The first row of a value, in its own width.
     pub(crate) fn whole_row(&self, mark: Mark) -> Option<&[f32]> {
         self.rows.get(&mark)?.first().map(Vec::as_slice)

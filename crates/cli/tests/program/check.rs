@@ -46,6 +46,39 @@ fn every_recorded_tensor_of_an_assistant_passes() {
 }
 
 #[test]
+fn every_recorded_tensor_and_round_of_a_dflash_drafter_passes() {
+    let n_tensors = 276;
+    let text = stdout(paceline().arg("check").arg(oracle("gemma4_dense_dflash")));
+    assert!(text.contains(&format!("{n_tensors} of {n_tensors} tensors pass")), "{text}");
+    let copy = copy_of("gemma4_dense_dflash");
+    fs::rename(copy.path().join("config.new_style.json"), copy.path().join("config.json")).unwrap();
+    let check = |words: &[&str]| {
+        let mut command = paceline();
+        command.arg("check").arg(copy.path()).arg("--target").arg(oracle("gemma4_dense"));
+        if words.is_empty() {
+            let text = stdout(&mut command);
+            assert!(text.contains(&format!("{n_tensors} of {n_tensors} tensors pass")), "{text}");
+        } else {
+            refuses(&mut command, 2, words);
+        }
+    };
+    check(&[]);
+    let rounds = copy.path().join("reference_rounds.json");
+    for (json, word) in [
+        ("{", "not usable"),
+        (r#"{"target": "gemma4_dense", "tokens": 0, "rounds": {}}"#, "tokens is 0"),
+        (r#"{"target": "gemma4_dense", "tokens": 4, "rounds": {"p0": {"8": []}}}"#, "`8` drafts of p0"),
+        (r#"{"target": "gemma4_dense", "tokens": 4, "rounds": {"q": {"1": []}}}"#, "q.input_ids"),
+        (r#"{"target": "gemma4_dense", "tokens": 4, "rounds": {}}"#, "is nothing that this drafter has"),
+    ] {
+        fs::write(&rounds, json).unwrap();
+        check(&[word]);
+    }
+    fs::remove_file(copy.path().join("oracle.safetensors")).unwrap();
+    check(&["oracle.safetensors"]);
+}
+
+#[test]
 fn an_assistant_is_checked_with_its_own_target() {
     let copy = copy_of("gemma4_e_assistant");
     refuses(paceline().arg("check").arg(copy.path()), 2, &["gemma4_e", "no such folder"]);

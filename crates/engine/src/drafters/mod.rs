@@ -18,6 +18,7 @@
 
 mod assistant;
 mod chain;
+mod dflash;
 mod ngram;
 
 use paceline_backend::{Backend, Pass, SlotId, TokenId};
@@ -26,6 +27,7 @@ use thiserror::Error;
 
 pub use assistant::{AssistantConventions, AssistantDrafter, DraftHidden, DraftPosition};
 pub use chain::Chain;
+pub use dflash::DFlashDrafter;
 pub use ngram::{NgramDrafter, NgramLengths};
 
 /// A slot that may be drafted for in this round.
@@ -142,7 +144,7 @@ pub trait Drafter: Send {
     /// Drafts a round for a request that does not say; at most what the engine is built for.
     fn suggested_drafts(&self) -> usize;
 
-    /// Whether the target's pass must leave its taps.
+    /// Whether the target's pass must leave its taps, at every row of a slot that is drafted for.
     fn reads_taps(&self) -> bool {
         false
     }

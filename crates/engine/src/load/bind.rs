@@ -1,12 +1,15 @@
 //! Drafters from their folders, bound to a target.
 
-use paceline_backend::Backend;
+use paceline_backend::{Backend, KvGroupSpec};
 use paceline_checkpoint::{Inexact, ModelFolder};
-use paceline_models::{AssistantConfig, Gemma4Assistant, Target};
+use paceline_models::{
+    AssistantConfig, DFlash, DFlashConfig, DFlashRoom, Description, Gemma4Assistant, Limits, Target,
+};
 
 use super::{LoadError, MAX_DRAFTS};
-use crate::drafters::{AssistantConventions, AssistantDrafter, Chain, Drafter, NgramDrafter, NgramLengths};
-use crate::sizes::Sizes;
+use crate::drafters::{
+    AssistantConventions, AssistantDrafter, Chain, DFlashDrafter, Drafter, NgramDrafter, NgramLengths,
+};
 
 /// Drafters to load.
 #[derive(Clone, Debug)]
@@ -28,80 +31,159 @@ pub enum DraftSource<'a> {
     Ngram(NgramLengths),
 }
 
-impl DraftOptions<'_> {
-    /// Drafts that a round of the engine has to have room for.
-    pub(super) fn most_drafts(&self) -> Result<usize, LoadError> {
-        let mut most = 0;
-        for source in &self.sources {
-            most = most.max(self.drafts_of(source)?);
+/// Drafters of which the configs are read.
+pub(super) struct DraftersToBind<'a> {
+    options: &'a DraftOptions<'a>,
+    list: Vec<ToBind<'a>>,
+}
+
+/// What a source is by its config.
+enum ToBind<'a> {
+    Ngram(NgramLengths),
+    Assistant(&'a ModelFolder, AssistantConfig),
+    /// With the target's layers that it reads.
+    DFlash(&'a ModelFolder, DFlashConfig, Vec<usize>),
+}
+
+impl<'a> ToBind<'a> {
+    /// Recognises a drafter, and checks as much of it as can be checked before anything is loaded.
+    fn read(source: &DraftSource<'a>, target: &Description) -> Result<Self, LoadError> {
+        let folder = match *source {
+            DraftSource::Ngram(lengths) => return Ok(ToBind::Ngram(lengths)),
+            DraftSource::Checkpoint(folder) => folder,
+        };
+        let raw = folder.config();
+        if DFlashConfig::describes(raw)? {
+            let config = DFlashConfig::parse(raw)?;
+            let taps = config.fit(raw, target)?;
+            return Ok(ToBind::DFlash(folder, config, taps));
         }
-        Ok(most)
+        match raw.model_type()? {
+            "gemma4_assistant" | "gemma4_unified_assistant" => {
+                Ok(ToBind::Assistant(folder, AssistantConfig::parse(raw)?))
+            }
+            found => Err(LoadError::NotADrafter { folder: name(folder), found: found.to_owned() }),
+        }
     }
 
-    /// The number that is asked for, else the drafter's own.
-    fn drafts_of(&self, source: &DraftSource<'_>) -> Result<usize, LoadError> {
-        let found = match (self.tokens_per_round, source) {
-            (Some(n), _) => n,
-            (None, DraftSource::Ngram(_)) => NgramDrafter::DEFAULT_DRAFTS,
-            (None, DraftSource::Checkpoint(folder)) => {
-                let config = assistant_config(folder)?;
+    /// Drafts a round that it suggests.
+    fn suggests(&self) -> Result<usize, LoadError> {
+        Ok(match self {
+            ToBind::Ngram(_) => NgramDrafter::DEFAULT_DRAFTS,
+            ToBind::Assistant(folder, config) => {
                 let suggested = folder.generation()?.num_assistant_tokens;
                 suggested.or(config.block_drafts).unwrap_or(AssistantDrafter::DEFAULT_DRAFTS)
             }
-        };
-        if found > MAX_DRAFTS { Err(LoadError::TooManyDrafts { found }) } else { Ok(found) }
+            ToBind::DFlash(_, config, _) => (config.block_size - 1).min(MAX_DRAFTS),
+        })
     }
+
+    /// K/V of its own.
+    fn kv_groups(&self) -> Vec<KvGroupSpec> {
+        match self {
+            ToBind::Ngram(_) | ToBind::Assistant(..) => Vec::new(),
+            ToBind::DFlash(_, config, _) => config.kv_groups(),
+        }
+    }
+}
+
+fn name(folder: &ModelFolder) -> String {
+    folder.origin().display().to_string()
 }
 
 /// What drafters are bound to.
 pub(super) struct Binding<'a> {
     pub(super) target: &'a dyn Target,
-    pub(super) sizes: Sizes,
+    pub(super) limits: &'a Limits,
+    /// Drafts of a round at most.
+    pub(super) max_drafts: usize,
     pub(super) inexact: Inexact,
 }
 
-impl Binding<'_> {
+impl<'a> DraftersToBind<'a> {
+    /// Reads the configs.
+    pub(super) fn read(options: &'a DraftOptions<'a>, target: &Description) -> Result<Self, LoadError> {
+        let list = options.sources.iter().map(|source| ToBind::read(source, target));
+        let list: Vec<_> = list.collect::<Result<_, LoadError>>()?;
+        let mut tap_readers = list.iter().filter_map(|drafter| match drafter {
+            ToBind::DFlash(folder, ..) => Some(name(folder)),
+            _ => None,
+        });
+        if let (Some(first), Some(second)) = (tap_readers.next(), tap_readers.next()) {
+            return Err(LoadError::TwoTapReaders { first, second });
+        }
+        Ok(Self { options, list })
+    }
+
+    /// Drafts that a round of the engine has to have room for.
+    pub(super) fn most_drafts(&self) -> Result<usize, LoadError> {
+        let mut most = 0;
+        for drafter in &self.list {
+            most = most.max(self.drafts_of(drafter)?);
+        }
+        Ok(most)
+    }
+
+    /// The number that is asked for, else the drafter's own.
+    fn drafts_of(&self, drafter: &ToBind<'_>) -> Result<usize, LoadError> {
+        let found = match self.options.tokens_per_round {
+            Some(n) => n,
+            None => drafter.suggests()?,
+        };
+        if found > MAX_DRAFTS { Err(LoadError::TooManyDrafts { found }) } else { Ok(found) }
+    }
+
+    /// K/V groups of all drafters, in order.
+    pub(super) fn kv_groups(&self) -> Vec<KvGroupSpec> {
+        self.list.iter().flat_map(ToBind::kv_groups).collect()
+    }
+
+    /// Layers after which a drafter reads the target's stream.
+    pub(super) fn tap_layers(&self) -> &[usize] {
+        let taps = self.list.iter().find_map(|drafter| match drafter {
+            ToBind::DFlash(_, _, taps) => Some(&taps[..]),
+            _ => None,
+        });
+        taps.unwrap_or_default()
+    }
+
     /// Loads the drafters and binds them; `None` if there are none.
-    pub(super) fn bind_all(
-        &self,
-        draft: &DraftOptions<'_>,
+    pub(super) fn bind(
+        self,
+        to: &Binding<'_>,
         backend: &mut dyn Backend,
     ) -> Result<Option<Box<dyn Drafter>>, LoadError> {
-        let mut drafters = Vec::with_capacity(draft.sources.len());
-        for source in &draft.sources {
-            let n_drafts = draft.drafts_of(source)?;
-            drafters.push(match source {
-                DraftSource::Ngram(lengths) => Box::new(NgramDrafter::new(*lengths, n_drafts)),
-                DraftSource::Checkpoint(folder) => self.assistant(folder, draft, n_drafts, backend)?,
+        let (exports, limits, inexact) = (to.target.exports(), to.limits, to.inexact);
+        let mut drafters: Vec<Box<dyn Drafter>> = Vec::with_capacity(self.list.len());
+        let mut kv_blocks = &limits.drafter_kv_blocks[..];
+        for drafter in &self.list {
+            let n_drafts = self.drafts_of(drafter)?;
+            let (own_blocks, others) = kv_blocks.split_at(drafter.kv_groups().len());
+            kv_blocks = others;
+            drafters.push(match drafter {
+                ToBind::Ngram(lengths) => Box::new(NgramDrafter::new(*lengths, n_drafts)),
+                ToBind::Assistant(folder, _) => {
+                    let (raw, tensors) = (folder.config(), folder.tensors()?);
+                    let network =
+                        Gemma4Assistant::bind(raw, tensors, backend, exports, limits.n_slots, inexact)?;
+                    Box::new(AssistantDrafter::new(network, exports, self.options.assistant, n_drafts))
+                }
+                ToBind::DFlash(folder, ..) => {
+                    let (raw, tensors) = (folder.config(), folder.tensors()?);
+                    let room = DFlashRoom {
+                        tapped_rows: limits.max_rows,
+                        block_rows: limits.n_slots * (1 + to.max_drafts),
+                        logit_rows: limits.logit_rows,
+                        kv_blocks: own_blocks,
+                    };
+                    let network = DFlash::bind(raw, tensors, backend, exports, room, inexact)?;
+                    Box::new(DFlashDrafter::new(network, n_drafts))
+                }
             });
         }
         Ok(match drafters.len() {
             0 | 1 => drafters.pop(),
             _ => Some(Box::new(Chain::new(drafters))),
         })
-    }
-
-    fn assistant(
-        &self,
-        folder: &ModelFolder,
-        draft: &DraftOptions<'_>,
-        n_drafts: usize,
-        backend: &mut dyn Backend,
-    ) -> Result<Box<dyn Drafter>, LoadError> {
-        assistant_config(folder)?;
-        let (config, tensors, exports) = (folder.config(), folder.tensors()?, self.target.exports());
-        let n_slots = self.sizes.n_slots;
-        let network = Gemma4Assistant::bind(config, tensors, backend, exports, n_slots, self.inexact)?;
-        Ok(Box::new(AssistantDrafter::new(network, exports, draft.assistant, n_drafts)))
-    }
-}
-
-fn assistant_config(folder: &ModelFolder) -> Result<AssistantConfig, LoadError> {
-    match folder.config().model_type()? {
-        "gemma4_assistant" | "gemma4_unified_assistant" => Ok(AssistantConfig::parse(folder.config())?),
-        found => Err(LoadError::NotADrafter {
-            folder: folder.origin().display().to_string(),
-            found: found.to_owned(),
-        }),
     }
 }

@@ -2,7 +2,7 @@
 use std::ops::Range;
 
 use super::rows::{RowsRef, SharedRows};
-use crate::act::gelu_mul;
+use crate::act::{Gate, gelu_mul};
 use crate::isa::Isa;
 use crate::numerics::PANEL;
 
@@ -37,16 +37,22 @@ impl Finished<'_> {
         unsafe { store_rows(self.c, self.rows, &columns(self.panels, n), out, place) };
     }
 
-    /// Writes `gelu(gate) * up` of row `r` to row `place(r)`: even panels are gates, odd ones their ups, `n` of each.
+    /// Writes `function(gate) * up` of row `r` to row `place(r)`: even panels are gates, odd ones their ups, `n` of each.
     ///
     /// # Safety
     /// These rows of `out`, and the columns of the panels' pairs, belong to this chunk alone.
-    pub(crate) unsafe fn store_gated(self, out: &SharedRows<'_>, n: usize, place: impl Fn(usize) -> usize) {
+    pub(crate) unsafe fn store_gated(
+        self,
+        function: Gate,
+        out: &SharedRows<'_>,
+        n: usize,
+        place: impl Fn(usize) -> usize,
+    ) {
         let size = self.rows * PANEL;
         let spare = &mut self.spare[..self.c.len() / 2];
         for (pair, out) in self.c.chunks_exact(2 * size).zip(spare.chunks_exact_mut(size)) {
             let (gate, up) = pair.split_at(size);
-            gelu_mul(self.isa, gate, up, out);
+            function.mul(self.isa, gate, up, out);
         }
         let pairs = self.panels.start / 2..self.panels.end / 2;
         // SAFETY: the caller's promise.

@@ -31,6 +31,7 @@ pub use packed::{Gated, GatedBuilder, GatedMatrix, MatrixBuilder, PackError, Pac
 pub(crate) use rows::SharedRows;
 pub use rows::{RowsMut, RowsRef};
 
+use crate::act::Gate;
 use crate::experts::ExpertScratch;
 use crate::isa::Isa;
 use crate::memory::{Disjoint, HugeBuf, OutOfMemory};
@@ -116,7 +117,7 @@ pub fn linear(cx: &mut Context, x: RowsRef<'_>, activation: Activation, w: &Pack
     });
 }
 
-/// `out = gelu(x G^T) * (x U^T)`, with gate and up matrix side by side: a feed-forward block up to its down projection.
+/// `out = function(x G^T) * (x U^T)`, with gate and up matrix side by side: a feed-forward block up to its down projection.
 /// As [`linear`]; `out` is `w.n()` wide.
 ///
 /// # Panics
@@ -126,13 +127,14 @@ pub fn linear_gated(
     x: RowsRef<'_>,
     activation: Activation,
     w: &GatedMatrix,
+    function: Gate,
     out: RowsMut<'_>,
 ) {
     check(&x, w.k(), &out, w.n());
     let out = SharedRows::new(out);
     multiply(cx, x, activation, w.packed(), 2, |first, chunk| {
         // SAFETY: a pair of panels is in one chunk, and a block of rows is done before the next one starts.
-        unsafe { chunk.store_gated(&out, w.n(), |row| first + row) };
+        unsafe { chunk.store_gated(function, &out, w.n(), |row| first + row) };
     });
 }
 

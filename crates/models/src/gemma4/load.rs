@@ -9,6 +9,7 @@ use super::{Gemma4, MoeStream, Stream};
 use crate::error::ModelError;
 use crate::loader::WeightLoader;
 use crate::registry::LoadOptions;
+use crate::taps::Taps;
 use crate::target::{Description, ExportLayer, Exports, Parameters};
 
 /// What the config says, without a look at the weights.
@@ -44,6 +45,7 @@ pub(crate) fn load(
     let wanted = stream(&config, backend, limits.max_wanted)?;
     let projected =
         all.per_layer.map(|buf| backend.buffer(limits.max_rows, buf.width as usize)).transpose()?;
+    let taps = Taps::new(options.tap_layers, config.hidden_size, limits.max_rows, backend)?;
     let export = |kind| {
         let layer = config.export_layer(kind)?;
         let (group, place) = places[layer];
@@ -62,6 +64,7 @@ pub(crate) fn load(
         full: export(LayerKind::Full),
         hidden_post_norm: wanted.u,
         hidden_pre_norm: wanted.x,
+        taps: taps.as_ref().map(Taps::buf),
     };
     Ok(Gemma4 {
         description: description(&config),
@@ -73,6 +76,7 @@ pub(crate) fn load(
         all,
         wanted,
         projected,
+        taps,
         weights,
         config,
     })

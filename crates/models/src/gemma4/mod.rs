@@ -8,13 +8,14 @@ mod config;
 mod load;
 mod weights;
 
-use paceline_backend::{Backend, Buf, KvGroup, KvWrite, Mark, Op, Pass, Rows, TokenId, Vector};
+use paceline_backend::{Backend, Buf, Gate, KvGroup, KvWrite, Mark, Op, Pass, Rows, Sees, TokenId, Vector};
 
 use config::Gemma4Config;
 pub(crate) use config::{LayerConfig, LayerKind, TextReader};
 pub(crate) use load::{describe, load};
 use weights::{Layer, Moe, Weights};
 
+use crate::taps::Taps;
 use crate::target::{Description, Exports, Target};
 
 /// Buffers of one set of rows. Widths are those of the widest layer; ops use the leading columns.
@@ -63,6 +64,7 @@ pub(crate) struct Gemma4 {
     wanted: Stream,
     /// `[rows, L * P]` before the per-layer norm.
     projected: Option<Buf>,
+    taps: Option<Taps>,
     logits: Buf,
     logit_rows: usize,
 }
@@ -87,10 +89,11 @@ impl Target for Gemma4 {
     fn forward(&self, backend: &mut dyn Backend, pass: &Pass) {
         self.embed(backend, pass.all());
         let (mut rows, mut stream) = (pass.all(), &self.all);
+        let narrow_at = Taps::narrow_at(self.taps.as_ref(), self.config.last_owner, pass);
         for (i, layer) in self.weights.layers.iter().enumerate() {
             self.project(backend, layer, rows, stream);
-            if i == self.config.last_owner {
-                // All K/V of the pass is stored: from here on a row matters only to who reads it.
+            if i == narrow_at {
+                // All K/V of the pass is stored and all taps are taken: from here on a row matters only to who reads it.
                 if pass.wanted().is_empty() {
                     return;
                 }
@@ -101,6 +104,17 @@ impl Target for Gemma4 {
             self.attend(backend, i, layer, rows, stream);
             self.feed_forward(backend, i, layer, rows, stream);
             backend.mark(Mark::Layer(i), stream.x, rows);
+            if let Some(taps) = &self.taps {
+                taps.take(backend, pass, i, stream.x);
+            }
+        }
+        if narrow_at == self.weights.layers.len() {
+            if pass.wanted().is_empty() {
+                return;
+            }
+            (rows, stream) = (pass.wanted_rows(), &self.wanted);
+            backend.run(&Op::GatherRows { src: self.all.x, out: stream.x }, rows);
+            backend.run(&Op::GatherRows { src: self.all.u, out: stream.u }, rows);
         }
         backend.mark(Mark::HiddenPreNorm, stream.x, rows);
         backend.mark(Mark::HiddenPostNorm, stream.u, rows);
@@ -164,7 +178,10 @@ impl Gemma4 {
     /// Spec 3.4, steps 4 and 5, and the residual of 3.6. Scores are not scaled.
     fn attend(&self, backend: &mut dyn Backend, i: usize, layer: &Layer, rows: Rows, s: &Stream) {
         let n_heads = self.config.n_heads as u32;
-        backend.run(&Op::Attend { q: s.qkv, layer: layer.kv, n_heads, scale: 1.0, out: s.heads }, rows);
+        backend.run(
+            &Op::Attend { q: s.qkv, layer: layer.kv, n_heads, scale: 1.0, sees: Sees::Past, out: s.heads },
+            rows,
+        );
         backend.mark(Mark::HeadsOut(i), s.heads, rows);
         backend.run(&Op::Linear { x: s.heads, w: layer.o, out: s.h }, rows);
         backend.mark(Mark::AttentionOut(i), s.h, rows);
@@ -173,7 +190,7 @@ impl Gemma4 {
 
     /// Spec 3.6 from the MLP on: MLP, experts, per-layer input, layer scalar; ends with the next layer's input norm.
     fn feed_forward(&self, backend: &mut dyn Backend, i: usize, layer: &Layer, rows: Rows, s: &Stream) {
-        backend.run(&Op::LinearGated { x: s.u, w: layer.gate_up, out: s.inner }, rows);
+        backend.run(&Op::LinearGated { x: s.u, w: layer.gate_up, function: Gate::Gelu, out: s.inner }, rows);
         backend.run(&Op::Linear { x: s.inner, w: layer.down, out: s.h }, rows);
         backend.mark(Mark::MlpOut(i), s.h, rows);
         if let (Some(moe), Some(buffers)) = (&layer.moe, &s.moe) {

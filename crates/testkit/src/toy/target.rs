@@ -1,7 +1,7 @@
 //! The toy as a target: a straight line of ops.
 
 use paceline_backend::{
-    Backend, BackendError, Buf, KvGroup, KvGroupSpec, KvLayer, KvWrite, Matrix, Op, Pass, Rope, Table,
+    Backend, BackendError, Buf, KvGroup, KvGroupSpec, KvLayer, KvWrite, Matrix, Op, Pass, Rope, Sees, Table,
     TokenId, ValueSource, Vector,
 };
 use paceline_models::{Description, ExportLayer, Exports, Limits, Target};
@@ -123,6 +123,7 @@ fn exports(model: &ToyModel, layers: &[Layer], wanted: Buf) -> Exports {
         full: last(false),
         hidden_post_norm: wanted,
         hidden_pre_norm: wanted,
+        taps: None,
     }
 }
 
@@ -184,7 +185,7 @@ fn attend(backend: &mut dyn Backend, pass: &Pass, x: Buf, layer: KvLayer, owns: 
     if owns {
         backend.run(&store_op(x, layer), pass.all());
     }
-    backend.run(&Op::Attend { q: x, layer, n_heads: 1, scale: 1.0, out: x }, pass.all());
+    backend.run(&Op::Attend { q: x, layer, n_heads: 1, scale: 1.0, sees: Sees::Past, out: x }, pass.all());
 }
 
 /// Rows step the state of their slot one after the other; each leaves the state after it, from which the commit takes one.
