@@ -26,6 +26,7 @@ mod render;
 mod run;
 mod sampling;
 mod score;
+mod serve;
 mod shapes;
 mod text_file;
 mod usage;
@@ -55,6 +56,7 @@ enum Command {
     Run(Box<run::Args>),
     Chat(Box<chat::Args>),
     Score(score::Args),
+    Serve(Box<serve::Args>),
     Inspect(inspect::Args),
     Check(check::Args),
     Prove(Box<prove::Args>),
@@ -68,6 +70,7 @@ impl Command {
             Command::Run(args) => run::run(*args),
             Command::Chat(args) => chat::run(&args),
             Command::Score(args) => score::run(&args),
+            Command::Serve(args) => serve::run(*args),
             Command::Inspect(args) => inspect::run(args),
             Command::Check(args) => check::run(args),
             Command::Prove(args) => prove::run(*args),

@@ -33,7 +33,7 @@ fn page(program: &Command, word: Option<&OsStr>) -> String {
 }
 
 /// The first paragraph of the parser's message, which says what is wrong; the others repeat the help.
-fn sentence(message: &str) -> String {
+pub(crate) fn sentence(message: &str) -> String {
     let lines: Vec<&str> = message.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
     let text = lines.join(" ");
     text.strip_prefix("error: ").unwrap_or(&text).to_owned()

@@ -9,6 +9,7 @@ fn help_says_what_there_is() {
         ("run", include_str!("snapshots/run.txt")),
         ("chat", include_str!("snapshots/chat.txt")),
         ("score", include_str!("snapshots/score.txt")),
+        ("serve", include_str!("snapshots/serve.txt")),
         ("inspect", include_str!("snapshots/inspect.txt")),
         ("check", include_str!("snapshots/check.txt")),
         ("render", include_str!("snapshots/render.txt")),

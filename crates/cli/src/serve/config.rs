@@ -1,0 +1,137 @@
+//! The file of `--config`: options of the command line under their own names.
+//!
+//! Its lines become arguments in front of those that were given, so there is one place that knows names, values and defaults.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+use toml::{Table, Value};
+
+use super::Args;
+use crate::failure::Failure;
+use crate::{text_file, usage};
+
+/// The arguments of `serve` alone. What comes later wins.
+#[derive(Debug, Parser)]
+#[command(name = "paceline serve", args_override_self = true)]
+struct Whole {
+    #[command(flatten)]
+    args: Args,
+}
+
+/// The program's arguments and those of a file. `has_model` says whether the model is among the former.
+pub(super) fn read(file: &Path, has_model: bool) -> Result<Args, Failure> {
+    let text = text_file::read(file)?;
+    // Behind the program's name and the subcommand's.
+    join(&text, file, has_model, std::env::args_os().skip(2))
+}
+
+fn join(
+    text: &str,
+    file: &Path,
+    has_model: bool,
+    given: impl Iterator<Item = OsString>,
+) -> Result<Args, Failure> {
+    let arguments = arguments(text, has_model)
+        .map_err(|problem| Failure::bad_input(format!("{}: {problem}", file.display())))?;
+    let name = OsString::from("paceline serve");
+    match Whole::try_parse_from([name].into_iter().chain(arguments).chain(given)) {
+        Ok(whole) => Ok(whole.args),
+        Err(error) => {
+            usage::answer(&error, &Whole::command())?;
+            unreachable!("help was answered when the arguments were read the first time")
+        }
+    }
+}
+
+/// The arguments that a file stands for.
+fn arguments(text: &str, has_model: bool) -> Result<Vec<OsString>, String> {
+    let table: Table = toml::from_str(text).map_err(|error| {
+        let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+        format!("line {line}: {}", error.message())
+    })?;
+    let program = Whole::command();
+    let known = |key: &str| key != "config" && program.get_arguments().any(|arg| arg.get_long() == Some(key));
+    let mut arguments = Vec::new();
+    for (key, value) in &table {
+        let word = match value {
+            Value::String(word) => word.clone(),
+            Value::Integer(number) => number.to_string(),
+            other => {
+                return Err(format!("`{key}` is a {}; expected a text or a whole number", other.type_str()));
+            }
+        };
+        match key.as_str() {
+            "model" if has_model => {}
+            "model" => arguments.push(word.into()),
+            key if known(key) => {
+                let argument = OsString::from(format!("--{key}={word}"));
+                check(key, &argument)?;
+                arguments.push(argument);
+            }
+            key => {
+                return Err(format!(
+                    "there is no option `{key}`; `paceline serve --help` lists those there are"
+                ));
+            }
+        }
+    }
+    Ok(arguments)
+}
+
+/// Checks the value of one option by itself. What it needs beside it may be among the arguments.
+fn check(key: &str, argument: &OsString) -> Result<(), String> {
+    match Whole::command().try_get_matches_from([&OsString::from("paceline serve"), argument]) {
+        Err(error) if matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation) => {
+            Err(format!("`{key}`: {}", usage::sentence(&error.render().to_string())))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn joined(text: &str, given: &[&str]) -> Result<Args, String> {
+        let has_model = given.first().is_some_and(|word| !word.starts_with('-'));
+        let words = given.iter().map(OsString::from);
+        join(text, Path::new("serve.toml"), has_model, words).map_err(|failure| match failure {
+            Failure::BadInput(message) => message,
+            other => panic!("another failure: {other:?}"),
+        })
+    }
+
+    #[test]
+    fn arguments_win_over_the_file() {
+        let text = "model = \"a\"\nport = 1\nqueue = 2\ndraft = \"tiny\"\ndraft-tokens = 3\nlog = \"warn\"\n";
+        let args = joined(text, &["--port", "9"]).unwrap();
+        assert_eq!((args.port, args.queue, args.max_running), (9, 2, 8));
+        assert_eq!(args.model.model.as_deref(), Some(Path::new("a")));
+        assert_eq!(joined(text, &["b"]).unwrap().model.model.as_deref(), Some(Path::new("b")));
+        // What one needs may stand in the other.
+        assert!(joined("draft-tokens = 3\n", &["--draft", "tiny"]).is_ok());
+        assert!(joined("draft-tokens = 3\n", &[]).unwrap_err().contains("--draft"));
+    }
+
+    #[test]
+    fn wrong_files_are_named_with_what_is_wrong() {
+        for (text, part) in [
+            ("port = 1\nprot = 2\n", "no option `prot`"),
+            ("config = \"x\"\n", "no option `config`"),
+            ("port = \"x\"\n", "`port`: invalid value"),
+            ("port = 70000\n", "`port`: invalid value"),
+            ("max-running = 0\n", "`max-running`: 0 is not in"),
+            ("host = \"a\"\nport\n", "line 2"),
+            ("port = 1\nport = 2\n", "line 2"),
+            ("port = true\n", "`port` is a boolean"),
+            ("api-key = \"\"\n", "`api-key`"),
+            ("[limits]\n", "`limits` is a table"),
+        ] {
+            let message = joined(text, &[]).unwrap_err();
+            assert!(message.starts_with("serve.toml: ") && message.contains(part), "{text:?}: {message}");
+        }
+    }
+}

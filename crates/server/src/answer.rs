@@ -1,0 +1,129 @@
+//! What all answers have in common: the object around the choices, usage, and the text of single tokens.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use paceline::{FinishReason, TokenId};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::model::{Model, unix_seconds};
+
+/// The lowest log-probability that is told: JSON has no infinity.
+const LEAST_LOGPROB: f64 = -9999.0;
+
+/// Names the answer and says what made it.
+#[derive(Clone, Debug)]
+pub(crate) struct Envelope {
+    pub(crate) id: String,
+    pub(crate) created: u64,
+    pub(crate) model: String,
+    /// The same fingerprint, seed and request give the same text.
+    pub(crate) fingerprint: String,
+}
+
+impl Envelope {
+    /// A new one. `prefix` is the kind of answer.
+    pub(crate) fn new(prefix: &str, model: &Model) -> Self {
+        Self {
+            id: format!("{prefix}-{}", random_id()),
+            created: unix_seconds(),
+            model: model.name.clone(),
+            fingerprint: format!("paceline-{}", env!("CARGO_PKG_VERSION")),
+        }
+    }
+}
+
+/// An answer, or a chunk of one.
+#[derive(Debug, Serialize)]
+pub(crate) struct Answer<'a, C> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    system_fingerprint: &'a str,
+    choices: &'a [C],
+    /// Left out; null; or there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) usage: Option<Option<Usage>>,
+    /// The seed in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) seed: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_token_ids: Option<&'a [TokenIdJson]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) timings: Option<Value>,
+}
+
+impl<'a, C> Answer<'a, C> {
+    pub(crate) fn new(envelope: &'a Envelope, object: &'static str, choices: &'a [C]) -> Self {
+        Self {
+            id: &envelope.id,
+            object,
+            created: envelope.created,
+            model: &envelope.model,
+            system_fingerprint: &envelope.fingerprint,
+            choices,
+            usage: None,
+            seed: None,
+            prompt_token_ids: None,
+            timings: None,
+        }
+    }
+}
+
+/// A token id in an answer.
+pub(crate) type TokenIdJson = u32;
+
+/// Ids as answers have them.
+pub(crate) fn plain_ids(ids: &[TokenId]) -> Vec<TokenIdJson> {
+    ids.iter().map(|id| id.0).collect()
+}
+
+/// Tokens of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Usage {
+    prompt_tokens: usize,
+    completion_tokens: usize,
+    total_tokens: usize,
+}
+
+impl Usage {
+    pub(crate) fn new(prompt_tokens: usize, completion_tokens: usize) -> Self {
+        Self { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens }
+    }
+}
+
+/// The stop string that ended an output; null for anything else.
+pub(crate) fn stop_reason(reason: FinishReason, stops: &[String]) -> Option<String> {
+    match reason {
+        FinishReason::StopString(index) => stops.get(index).cloned(),
+        _ => None,
+    }
+}
+
+/// A token as text, and its bytes. A token that is only a part of a character is written as OpenAI does: `bytes:\xe2`.
+pub(crate) fn token_text(model: &Model, id: TokenId) -> (String, Vec<u8>) {
+    let bytes = model.tokenizer.token_bytes(id.0).unwrap_or_default();
+    let text = match std::str::from_utf8(&bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => {
+            let digits: String = bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect();
+            format!("bytes:{digits}")
+        }
+    };
+    (text, bytes)
+}
+
+/// A log-probability as a number that JSON has.
+pub(crate) fn finite(logprob: f32) -> f64 {
+    f64::from(logprob).max(LEAST_LOGPROB)
+}
+
+/// 24 hexadecimal digits that do not come twice.
+pub(crate) fn random_id() -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let bits = RandomState::new().hash_one(count);
+    format!("{bits:016x}{:08x}", count & 0xffff_ffff)
+}

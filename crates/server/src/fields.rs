@@ -1,0 +1,261 @@
+//! The fields of a request's body, taken one by one, each with its type and range.
+//!
+//! A field that is `null` counts as left out. What nobody takes is unknown: it is accepted, and said once in the log.
+
+use std::borrow::Cow;
+use std::ops::RangeInclusive;
+
+use serde_json::{Map, Value};
+
+use crate::error::ApiError;
+
+/// Largest integer of a field that has no limit of its own.
+pub(crate) const MOST: u64 = 1 << 32;
+
+/// An object of a body.
+#[derive(Debug)]
+pub(crate) struct Fields {
+    /// Where the object stands: empty, or its name with a dot.
+    path: String,
+    object: Map<String, Value>,
+    /// What was asked for, so that a test can compare it with the published description.
+    #[cfg(test)]
+    pub(crate) asked: Vec<String>,
+}
+
+impl Fields {
+    /// Parses a body.
+    pub(crate) fn parse(body: &[u8]) -> Result<Self, ApiError> {
+        let value = serde_json::from_slice(body)
+            .map_err(|error| ApiError::bad_request(format!("the body is not JSON: {error}")))?;
+        match value {
+            Value::Object(object) => Ok(Self::new(String::new(), object)),
+            other => {
+                Err(ApiError::bad_request(format!("the body is {}; expected an object", describe(&other))))
+            }
+        }
+    }
+
+    fn new(path: String, object: Map<String, Value>) -> Self {
+        Self {
+            path,
+            object,
+            #[cfg(test)]
+            asked: Vec::new(),
+        }
+    }
+
+    /// An error about a field.
+    pub(crate) fn error(&self, name: &str, problem: impl AsRef<str>) -> ApiError {
+        ApiError::field(Cow::Owned(format!("{}{name}", self.path)), problem)
+    }
+
+    fn wrong(&self, name: &str, found: &Value, expected: &str) -> ApiError {
+        self.error(name, format!("is {}; expected {expected}", describe(found)))
+    }
+
+    /// Any value.
+    pub(crate) fn value(&mut self, name: &str) -> Option<Value> {
+        #[cfg(test)]
+        self.asked.push(name.to_owned());
+        // The order of what is left does not matter.
+        self.object.swap_remove(name).filter(|value| !value.is_null())
+    }
+
+    /// A text.
+    pub(crate) fn text(&mut self, name: &str) -> Result<Option<String>, ApiError> {
+        match self.value(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(self.wrong(name, &other, "a string")),
+        }
+    }
+
+    /// True or false.
+    pub(crate) fn flag(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
+        match self.value(name) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(flag)),
+            Some(other) => Err(self.wrong(name, &other, "true or false")),
+        }
+    }
+
+    /// A number that f32 can hold. Its range is the engine's business.
+    pub(crate) fn number(&mut self, name: &str) -> Result<Option<f32>, ApiError> {
+        let Some(value) = self.value(name) else { return Ok(None) };
+        match to_f32(&value) {
+            Some(number) => Ok(Some(number)),
+            None => Err(self.wrong(name, &value, "a number")),
+        }
+    }
+
+    /// A whole number in a range.
+    pub(crate) fn integer(
+        &mut self,
+        name: &str,
+        range: RangeInclusive<u64>,
+    ) -> Result<Option<u64>, ApiError> {
+        let Some(value) = self.value(name) else { return Ok(None) };
+        match whole(&value).filter(|number| range.contains(number)) {
+            Some(number) => Ok(Some(number)),
+            None => {
+                let expected = match (*range.start(), *range.end()) {
+                    (least, most) if most == MOST => format!("a whole number of at least {least}"),
+                    (least, most) => format!("a whole number from {least} to {most}"),
+                };
+                Err(self.wrong(name, &value, &expected))
+            }
+        }
+    }
+
+    /// A count, which fits in memory's terms.
+    pub(crate) fn count(
+        &mut self,
+        name: &str,
+        range: RangeInclusive<u64>,
+    ) -> Result<Option<usize>, ApiError> {
+        // At most MOST, which fits on the machines that models run on.
+        Ok(self.integer(name, range)?.map(|count| usize::try_from(count).unwrap_or(usize::MAX)))
+    }
+
+    /// An object.
+    pub(crate) fn object(&mut self, name: &str) -> Result<Option<Fields>, ApiError> {
+        Ok(self.map(name)?.map(|object| Fields::new(format!("{}{name}.", self.path), object)))
+    }
+
+    /// An object with keys of the client's own.
+    pub(crate) fn map(&mut self, name: &str) -> Result<Option<Map<String, Value>>, ApiError> {
+        match self.value(name) {
+            None => Ok(None),
+            Some(Value::Object(object)) => Ok(Some(object)),
+            Some(other) => Err(self.wrong(name, &other, "an object")),
+        }
+    }
+
+    /// Refuses a field that would change the answer and is not supported; values for which leaving it out is the same are
+    /// fine.
+    pub(crate) fn unsupported(&mut self, name: &str, harmless: &[&str]) -> Result<(), ApiError> {
+        let Some(value) = self.value(name) else { return Ok(()) };
+        let empty = match &value {
+            Value::Bool(flag) => !flag,
+            Value::String(text) => text.is_empty() || harmless.contains(&text.as_str()),
+            Value::Array(items) => {
+                items.iter().all(|item| item.as_str().is_some_and(|item| harmless.contains(&item)))
+            }
+            Value::Object(object) => match object.get("type") {
+                Some(kind) => kind.as_str().is_some_and(|kind| harmless.contains(&kind)),
+                None => object.is_empty(),
+            },
+            Value::Null | Value::Number(_) => false,
+        };
+        if empty { Ok(()) } else { Err(self.error(name, "is not supported by this server; leave it out")) }
+    }
+
+    /// Names of the fields that nobody took.
+    pub(crate) fn unknown(&self) -> impl Iterator<Item = String> + '_ {
+        self.object.keys().map(|name| format!("{}{name}", self.path))
+    }
+}
+
+/// A finite number that f32 can hold.
+pub(crate) fn to_f32(value: &Value) -> Option<f32> {
+    value.as_f64().map(|number| number as f32).filter(|number| number.is_finite())
+}
+
+/// A whole number, also one that is written with a point.
+pub(crate) fn whole(value: &Value) -> Option<u64> {
+    match value.as_u64() {
+        Some(number) => Some(number),
+        None => value
+            .as_f64()
+            .filter(|number| number.fract() == 0.0 && (0.0..=MOST as f64).contains(number))
+            .map(|number| number as u64),
+    }
+}
+
+/// A value in a message: short whatever it is.
+pub(crate) fn describe(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(flag) => flag.to_string(),
+        Value::Number(number) => number.to_string(),
+        Value::String(text) if text.chars().count() <= 40 => format!("{text:?}"),
+        Value::String(_) => "a long string".to_owned(),
+        Value::Array(items) if items.is_empty() => "an empty list".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(text: &str) -> Fields {
+        Fields::parse(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn bodies_that_are_no_object_say_what_they_are() {
+        let deep = "[".repeat(100_000);
+        let nested = "{\"a\":".repeat(5_000);
+        for (text, part) in [
+            ("", "EOF"),
+            ("{", "EOF"),
+            ("[]", "an empty list"),
+            ("7", "is 7"),
+            ("\u{feff}{}", "not JSON"),
+            (&deep, "recursion limit"),
+            (&nested, "recursion limit"),
+        ] {
+            let error = Fields::parse(text.as_bytes()).unwrap_err();
+            assert!(error.message.contains(part), "{}", error.message);
+            assert_eq!(error.status.as_u16(), 400);
+        }
+        assert!(Fields::parse(b"\xff\xfe").is_err());
+    }
+
+    #[test]
+    fn wrong_types_and_ranges_name_the_field() {
+        let text = r#"{"a": "hot", "b": 1.5, "c": -3, "d": 7, "e": [], "f": 1e999, "g": null, "h": 3.0, "i": {"j": 1}}"#;
+        let text = text.replace("1e999", "1e300");
+        let mut fields = fields(&text);
+        let named = |error: ApiError, name: &str, part: &str| {
+            assert_eq!(error.param.as_deref(), Some(name));
+            assert!(error.message.starts_with(name) && error.message.contains(part), "{}", error.message);
+        };
+        named(fields.number("a").unwrap_err(), "a", "\"hot\"");
+        named(fields.integer("b", 0..=9).unwrap_err(), "b", "1.5; expected a whole number from 0 to 9");
+        named(fields.integer("c", 1..=MOST).unwrap_err(), "c", "at least 1");
+        named(fields.flag("d").unwrap_err(), "d", "true or false");
+        named(fields.text("e").unwrap_err(), "e", "an empty list");
+        named(fields.number("f").unwrap_err(), "f", "a number");
+        assert_eq!(fields.text("g").unwrap(), None);
+        assert_eq!(fields.integer("h", 0..=9).unwrap(), Some(3));
+        let mut inner = fields.object("i").unwrap().unwrap();
+        named(inner.text("j").unwrap_err(), "i.j", "is 1");
+        assert_eq!(fields.unknown().count(), 0);
+    }
+
+    #[test]
+    fn what_is_unsupported_is_refused_unless_it_says_nothing() {
+        for text in [
+            r#"{"x": null}"#,
+            r#"{"x": []}"#,
+            r#"{"x": false}"#,
+            r#"{"x": {"type": "text"}}"#,
+            r#"{"x": "none"}"#,
+        ] {
+            assert_eq!(fields(text).unsupported("x", &["text", "none"]), Ok(()), "{text}");
+        }
+        for text in [
+            r#"{"x": [1]}"#,
+            r#"{"x": true}"#,
+            r#"{"x": {"type": "json_object"}}"#,
+            r#"{"x": 0}"#,
+            r#"{"x": "auto"}"#,
+        ] {
+            assert!(fields(text).unsupported("x", &["text", "none"]).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! An HTTP server over the engine, for clients of OpenAI's interface.
+//!
+//! [`Server::start`] listens at once, so that readiness can be asked for while the model loads; [`Server::publish`] serves the
+//! model; [`Server::run`] waits for a signal and ends in order. The engine runs on a thread of its own and never waits for a client:
+//! events of a request go into its bounded queue, and from there to the connection as fast as it is read.
+//!
+//! Where to look: `router.rs` has the paths; `chat.rs` and `completions.rs` the two ways to ask for text, with what they share in
+//! `sampling.rs` (fields), `generation.rs` (outputs on their way) and `stream.rs` (server-sent events); `connection.rs` the limits of
+//! connections; `openapi.json` is the published description, which a test compares with the handlers.
+//!
+//! What it does not do: it opens no file, computes nothing of a model, and speaks no TLS; put a proxy in front for that.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod app;
+mod body;
+mod chat;
+mod completions;
+mod connection;
+mod error;
+mod fields;
+mod generation;
+mod messages;
+mod metrics;
+mod model;
+mod router;
+mod sampling;
+mod settings;
+mod signals;
+mod status;
+mod stream;
+mod timings;
+mod tokens;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use app::App;
+use connection::Stage;
+pub use model::{Model, ModelError};
+pub use settings::Settings;
+
+/// Threads that serve connections. They only move bytes; the engine needs the processors.
+const WORKERS: usize = 2;
+/// Threads that read prompts.
+const READERS: usize = 4;
+/// After a cut, so long for the tasks to notice.
+const CUT_TIME: Duration = Duration::from_secs(5);
+
+/// A server that listens.
+pub struct Server {
+    runtime: Runtime,
+    app: Arc<App>,
+    address: SocketAddr,
+    stage: watch::Sender<Stage>,
+    connections: JoinHandle<()>,
+}
+
+/// Why a server can not be, or can not go on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The address can not be listened at.
+    #[error("{host}:{port}: cannot listen there: {error}")]
+    Listen {
+        /// Name or address.
+        host: String,
+        /// Port.
+        port: u16,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The system gives no threads or no signals.
+    #[error("the server cannot run: {0}")]
+    System(#[from] io::Error),
+    /// The engine stopped by itself.
+    #[error("the engine has stopped{}", .0.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
+    Engine(Option<paceline::Broken>),
+}
+
+impl Server {
+    /// Listens at `host` and `port` (0: any free one) and answers that the model is being loaded.
+    ///
+    /// # Errors
+    /// The address is taken or is not this machine's; no threads.
+    pub fn start(host: &str, port: u16, settings: Settings) -> Result<Self, ServeError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(WORKERS)
+            .max_blocking_threads(READERS)
+            .thread_name("paceline-http")
+            .enable_all()
+            .build()?;
+        let listen = |error| ServeError::Listen { host: host.to_owned(), port, error };
+        let listener = runtime.block_on(TcpListener::bind((host, port))).map_err(listen)?;
+        let address = listener.local_addr()?;
+        let app = Arc::new(App::new(settings.clone()));
+        let (stage, stages) = watch::channel(Stage::Open);
+        let router = router::router(Arc::clone(&app));
+        let connections = runtime.spawn(connection::serve(listener, router, settings, stages));
+        Ok(Self { runtime, app, address, stage, connections })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves a model from now on.
+    ///
+    /// # Panics
+    /// At the second model.
+    pub fn publish(&self, model: Model) {
+        self.app.publish(model);
+    }
+
+    /// What the engine is doing; `None` before there is a model.
+    pub fn status(&self) -> Option<paceline::EngineStatus> {
+        self.app.loaded().map(|served| served.model.engine.status())
+    }
+
+    /// Waits for SIGTERM, SIGINT or the end of the engine, and then ends as [`Server::stop`] does; a second signal cuts at once.
+    ///
+    /// # Errors
+    /// No signals, or the engine has stopped by itself.
+    pub fn run(self, drain: Duration) -> Result<(), ServeError> {
+        let mut signals = self.runtime.block_on(async { signals::Signals::new() })?;
+        let app = Arc::clone(&self.app);
+        let broken = self.runtime.block_on(async {
+            tokio::select! {
+                () = signals.next() => false,
+                () = app.broken.notified() => true,
+            }
+        });
+        let why = self.status().and_then(|status| status.broken);
+        self.end(drain, async move { signals.next().await });
+        if broken { Err(ServeError::Engine(why)) } else { Ok(()) }
+    }
+
+    /// Takes no more requests, gives those that are there up to `drain` to finish, and cuts off the rest.
+    pub fn stop(self, drain: Duration) {
+        self.end(drain, std::future::pending());
+    }
+
+    fn end(self, drain: Duration, hurry: impl Future<Output = ()>) {
+        let Self { runtime, app, stage, mut connections, .. } = self;
+        app.end();
+        stage.send_replace(Stage::Drain);
+        tracing::info!("ending: what was begun is finished");
+        runtime.block_on(async {
+            tokio::select! {
+                _ = &mut connections => return,
+                () = tokio::time::sleep(drain) => {}
+                () = hurry => {}
+            }
+            stage.send_replace(Stage::Cut);
+            // A task that does not end by then ends with the runtime.
+            let _ = timeout(CUT_TIME, connections).await;
+        });
+        runtime.shutdown_timeout(CUT_TIME);
+    }
+}
