@@ -1,6 +1,8 @@
 //! Which kernel multiplies, and how it is called.
 use std::ops::Range;
 
+#[cfg(target_arch = "x86_64")]
+use super::inputs::GROUP;
 use super::inputs::{Form, Inputs};
 use super::packed::PackedMatrix;
 use super::scalar;
@@ -45,6 +47,15 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Kernel::Amx(amx) => Form::Narrow(amx.avx512()),
             _ => Form::Wide(activation),
+        }
+    }
+
+    /// About how many times as long `rows` rows take as one, where the weights are at hand.
+    pub(crate) fn times_over(self, rows: usize) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Amx(_) => rows.div_ceil(GROUP),
+            _ => rows,
         }
     }
 

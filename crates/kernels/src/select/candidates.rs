@@ -47,12 +47,21 @@ pub(super) struct Candidates {
 impl Candidates {
     /// Fills the list from single tokens with their logits after the rules; -inf is left out. Returns `m`, if anything is left.
     pub(super) fn fill(&mut self, tokens: impl Iterator<Item = (u32, f32)>, temperature: f32) -> Option<f32> {
+        let m = self.fill_unweighed(tokens, temperature)?;
+        self.list.iter_mut().for_each(|candidate| candidate.p = exp(candidate.y - m));
+        Some(m)
+    }
+
+    /// As [`Candidates::fill`], with p = 0: for a draw without filters, which asks for none.
+    pub(super) fn fill_unweighed(
+        &mut self,
+        tokens: impl Iterator<Item = (u32, f32)>,
+        temperature: f32,
+    ) -> Option<f32> {
         self.list.clear();
         let tokens = tokens.map(|(token, z)| Candidate { token, y: z / temperature, p: 0.0 });
         self.list.extend(tokens.filter(|candidate| candidate.y > f32::NEG_INFINITY));
-        let m = self.list.iter().map(|candidate| candidate.y).reduce(f32::max)?;
-        self.list.iter_mut().for_each(|candidate| candidate.p = exp(candidate.y - m));
-        Some(m)
+        self.list.iter().map(|candidate| candidate.y).reduce(f32::max)
     }
 
     /// Fills the list with the n largest y of a row, or all above -inf, the largest first.

@@ -157,19 +157,30 @@ impl Chooser {
     ) -> Choice {
         grow(&mut self.candidates, 1);
         let (candidates, sampling) = (&mut self.candidates[0], rules.sampling);
-        let greedy = sampling.temperature == 0.0;
-        let temperature = if greedy { 1.0 } else { sampling.temperature };
         let mut has_nan = false;
         let changed = tokens.map(|(token, z)| {
             has_nan |= z.is_nan();
             (token, rules.changed(token, z))
         });
-        let m = candidates.fill(changed, temperature).filter(|m| m.is_finite() && !has_nan);
-        let (Some(m), Some(best)) = (m, candidates.best()) else { return Choice { token: 0, fault: true } };
-        if greedy {
-            return Choice { token: best.token, fault: false };
+        if sampling.temperature == 0.0 {
+            let best = best_listed(changed);
+            return match best.filter(|(z, _)| z.is_finite() && !has_nan) {
+                Some((_, token)) => Choice { token, fault: false },
+                None => Choice { token: 0, fault: true },
+            };
         }
-        candidates.keep(m, &sampling.filters);
+        let filtered = sampling.filters.any();
+        let m = if filtered {
+            candidates.fill(changed, sampling.temperature)
+        } else {
+            candidates.fill_unweighed(changed, sampling.temperature)
+        };
+        let Some(m) = m.filter(|m| m.is_finite() && !has_nan) else {
+            return Choice { token: 0, fault: true };
+        };
+        if filtered {
+            candidates.keep(m, &sampling.filters);
+        }
         let noise = Noise { seed: sampling.seed, position: rules.position, choice: sampling.choice };
         Choice { token: candidates.draw(isa, noise).token, fault: false }
     }
@@ -258,6 +269,21 @@ impl Chooser {
             state.report_chosen(&logits[row * shape.vocab..(row + 1) * shape.vocab], rules(row).logprobs());
         }
     }
+}
+
+/// The largest logit above -inf and the lowest id that has it; NaN is passed over.
+fn best_listed(tokens: impl Iterator<Item = (u32, f32)>) -> Option<(f32, u32)> {
+    let mut best = None;
+    for (token, z) in tokens {
+        let better = match best {
+            None => z > f32::NEG_INFINITY,
+            Some((most, id)) => z > most || (z == most && token < id),
+        };
+        if better {
+            best = Some((z, token));
+        }
+    }
+    best
 }
 
 fn grow<T: Default>(list: &mut Vec<T>, len: usize) {
