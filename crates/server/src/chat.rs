@@ -5,7 +5,9 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use paceline::{Completion, Distribution, Event, Finished, LogprobOptions, Logprobs, TokenId};
+use paceline::{
+    Completion, Distribution, Event, Finished, LogprobOptions, Logprobs, SamplingOptions, TokenId,
+};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -17,7 +19,7 @@ use crate::fields::{Fields, MOST};
 use crate::generation::Generation;
 use crate::messages;
 use crate::model::{Chat, Model};
-use crate::sampling::{Defaults, Parameters, refuse_unsupported};
+use crate::sampling::{Parameters, refuse_unsupported};
 use crate::stream::{Format, Streamed};
 
 /// Most entries of `top_logprobs`.
@@ -38,7 +40,7 @@ impl ChatRequest {
     /// Takes the fields.
     pub(crate) fn take(
         fields: &mut Fields,
-        defaults: &Defaults,
+        defaults: &SamplingOptions,
         most_choices: usize,
     ) -> Result<Self, ApiError> {
         refuse_unsupported(fields)?;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use paceline::{Completion, Distribution, Event, Finished, LogprobOptions, Logprobs, TokenId};
+use paceline::{
+    Completion, Distribution, Event, Finished, LogprobOptions, Logprobs, SamplingOptions, TokenId,
+};
 use paceline_checkpoint::SpecialTokens;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -17,7 +19,7 @@ use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, MOST, describe};
 use crate::generation::Generation;
 use crate::model::Model;
-use crate::sampling::{Defaults, Parameters, refuse_unsupported, token_ids};
+use crate::sampling::{Parameters, refuse_unsupported, token_ids};
 use crate::stream::{Format, Streamed};
 
 /// Tokens of an output where nothing is said, as OpenAI has it.
@@ -49,7 +51,7 @@ impl CompletionRequest {
     /// Takes the fields.
     pub(crate) fn take(
         fields: &mut Fields,
-        defaults: &Defaults,
+        defaults: &SamplingOptions,
         most_choices: usize,
     ) -> Result<Self, ApiError> {
         refuse_unsupported(fields)?;

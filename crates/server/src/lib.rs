@@ -23,6 +23,7 @@ mod generation;
 mod messages;
 mod metrics;
 mod model;
+mod openapi;
 mod router;
 mod sampling;
 mod settings;

@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use paceline::{Engine, EngineHandle, ModelFolder, TokenId, Tokenizer};
+use paceline::{Engine, EngineHandle, ModelFolder, SamplingOptions, TokenId, Tokenizer};
 use paceline_checkpoint::{ChatTemplate, Conversation, Error, GenerationConfig};
 use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 
 use crate::error::ApiError;
-use crate::sampling::Defaults;
 
 /// A loaded model, ready to be served.
 pub struct Model {
     pub(crate) name: String,
     pub(crate) engine: EngineHandle,
     pub(crate) tokenizer: Arc<Tokenizer>,
-    pub(crate) defaults: Defaults,
+    /// What a request gets that does not say: what the checkpoint suggests, else what OpenAI has.
+    pub(crate) defaults: SamplingOptions,
     /// Tokens of a sequence, prompt and output, at most.
     pub(crate) context: usize,
     /// Outputs that run at one time.
@@ -82,7 +82,7 @@ impl Model {
         Ok(Self {
             name,
             tokenizer,
-            defaults: Defaults::of(&folder.generation()?),
+            defaults: defaults(&folder.generation()?),
             context: sizes.context,
             slots: sizes.n_slots,
             drafter,
@@ -212,15 +212,19 @@ pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// The defaults of a checkpoint are read here, so that the rest of this crate knows no file.
-impl Defaults {
-    fn of(generation: &GenerationConfig) -> Self {
-        let greedy = generation.do_sample == Some(false);
-        Self {
-            temperature: if greedy { 0.0 } else { generation.temperature.map_or(1.0, |t| t as f32) },
-            top_k: generation.top_k.unwrap_or(0),
-            top_p: generation.top_p.map_or(1.0, |p| p as f32),
-        }
+/// How a checkpoint wants its tokens chosen. One that wants no draws gets the likeliest token each time; one that says nothing gets
+/// temperature 1, as OpenAI's clients expect.
+fn defaults(generation: &GenerationConfig) -> SamplingOptions {
+    let plain = SamplingOptions::default();
+    let or = |said: Option<f64>, usual: f32| said.map_or(usual, |said| said as f32);
+    SamplingOptions {
+        temperature: if generation.do_sample == Some(false) { 0.0 } else { or(generation.temperature, 1.0) },
+        top_k: generation.top_k.unwrap_or(plain.top_k),
+        top_p: or(generation.top_p, plain.top_p),
+        min_p: or(generation.min_p, plain.min_p),
+        typical_p: or(generation.typical_p, plain.typical_p),
+        repetition_penalty: or(generation.repetition_penalty, plain.repetition_penalty),
+        ..plain
     }
 }
 
@@ -247,13 +251,24 @@ mod tests {
         let read = |change: fn(&mut GenerationConfig)| {
             let mut generation = GenerationConfig::default();
             change(&mut generation);
-            Defaults::of(&generation)
+            defaults(&generation)
         };
-        assert_eq!(read(|_| ()), Defaults { temperature: 1.0, top_k: 0, top_p: 1.0 });
+        let openai = SamplingOptions { temperature: 1.0, ..SamplingOptions::default() };
+        assert_eq!(read(|_| ()), openai);
         assert_eq!(read(|g| g.do_sample = Some(false)).temperature, 0.0);
         let gemma = read(|g| {
-            (g.do_sample, g.temperature, g.top_k, g.top_p) = (Some(true), Some(0.5), Some(64), Some(0.95))
+            (g.do_sample, g.temperature, g.top_k, g.top_p) = (Some(true), Some(0.5), Some(64), Some(0.95));
+            (g.min_p, g.typical_p, g.repetition_penalty) = (Some(0.25), Some(0.75), Some(1.5));
         });
-        assert_eq!(gemma, Defaults { temperature: 0.5, top_k: 64, top_p: 0.95 });
+        let expected = SamplingOptions {
+            temperature: 0.5,
+            top_k: 64,
+            top_p: 0.95,
+            min_p: 0.25,
+            typical_p: 0.75,
+            repetition_penalty: 1.5,
+            ..SamplingOptions::default()
+        };
+        assert_eq!(gemma, expected);
     }
 }

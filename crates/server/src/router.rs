@@ -15,7 +15,7 @@ use tracing::Instrument;
 use crate::answer::random_id;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::{chat, completions, status, tokens};
+use crate::{chat, completions, openapi, status, tokens};
 
 /// Names a request, in both directions.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -45,7 +45,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/health", get(status::health))
         .route("/ready", get(status::ready))
         .route("/metrics", get(status::metrics))
-        .route("/openapi.json", get(status::openapi))
+        .route("/openapi.json", get(openapi::document))
         .route("/v1/models", get(status::models))
         .route("/v1/models/{*model}", get(status::model))
         .route("/v1/chat/completions", post(chat::handle))

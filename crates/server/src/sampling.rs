@@ -11,14 +11,6 @@ const MAX_STOPS: usize = 16;
 /// Most characters of a stop string.
 const MAX_STOP_CHARS: usize = 256;
 
-/// What a request gets that does not say: the checkpoint's own wishes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Defaults {
-    pub(crate) temperature: f32,
-    pub(crate) top_k: usize,
-    pub(crate) top_p: f32,
-}
-
 /// Fields of a request for text.
 #[derive(Clone, Debug)]
 pub(crate) struct Parameters {
@@ -39,7 +31,7 @@ impl Parameters {
     /// Takes the fields.
     pub(crate) fn take(
         fields: &mut Fields,
-        defaults: &Defaults,
+        defaults: &SamplingOptions,
         most_choices: usize,
     ) -> Result<Self, ApiError> {
         let n = fields.count("n", 1..=most_choices as u64)?.unwrap_or(1);
@@ -124,17 +116,16 @@ pub(crate) fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
     UNSUPPORTED.iter().try_for_each(|(name, harmless)| fields.unsupported(name, harmless))
 }
 
-fn sampling(fields: &mut Fields, defaults: &Defaults) -> Result<SamplingOptions, ApiError> {
-    let plain = SamplingOptions::default();
+fn sampling(fields: &mut Fields, defaults: &SamplingOptions) -> Result<SamplingOptions, ApiError> {
     Ok(SamplingOptions {
         temperature: fields.number("temperature")?.unwrap_or(defaults.temperature),
         top_k: top_k(fields)?.unwrap_or(defaults.top_k),
         top_p: fields.number("top_p")?.unwrap_or(defaults.top_p),
-        min_p: fields.number("min_p")?.unwrap_or(plain.min_p),
-        typical_p: fields.number("typical_p")?.unwrap_or(plain.typical_p),
-        repetition_penalty: fields.number("repetition_penalty")?.unwrap_or(plain.repetition_penalty),
-        presence_penalty: fields.number("presence_penalty")?.unwrap_or(plain.presence_penalty),
-        frequency_penalty: fields.number("frequency_penalty")?.unwrap_or(plain.frequency_penalty),
+        min_p: fields.number("min_p")?.unwrap_or(defaults.min_p),
+        typical_p: fields.number("typical_p")?.unwrap_or(defaults.typical_p),
+        repetition_penalty: fields.number("repetition_penalty")?.unwrap_or(defaults.repetition_penalty),
+        presence_penalty: fields.number("presence_penalty")?.unwrap_or(defaults.presence_penalty),
+        frequency_penalty: fields.number("frequency_penalty")?.unwrap_or(defaults.frequency_penalty),
         logit_bias: logit_bias(fields)?,
         suppress: Vec::new(),
         allowed: allowed(fields)?,
@@ -245,12 +236,14 @@ fn draft(fields: &mut Fields) -> Result<DraftSettings, ApiError> {
 mod tests {
     use super::*;
 
-    const DEFAULTS: Defaults = Defaults { temperature: 0.7, top_k: 64, top_p: 0.9 };
+    fn defaults() -> SamplingOptions {
+        SamplingOptions { temperature: 0.7, top_k: 64, top_p: 0.9, ..SamplingOptions::default() }
+    }
 
     fn take(text: &str) -> Result<Parameters, ApiError> {
         let mut fields = Fields::parse(text.as_bytes()).unwrap();
         refuse_unsupported(&mut fields)?;
-        let taken = Parameters::take(&mut fields, &DEFAULTS, 8)?;
+        let taken = Parameters::take(&mut fields, &defaults(), 8)?;
         assert_eq!(fields.unknown().collect::<Vec<_>>(), [""; 0]);
         Ok(taken)
     }

@@ -1,4 +1,4 @@
-//! What a server says about itself: `/health`, `/ready`, `/v1/models`, `/metrics`, `/openapi.json`.
+//! What a server says about itself: `/health`, `/ready`, `/v1/models`, `/metrics`.
 
 use std::sync::Arc;
 
@@ -11,9 +11,6 @@ use crate::app::App;
 use crate::error::{ApiError, json_response};
 use crate::metrics;
 use crate::model::Model;
-
-/// The published description of the interface.
-pub(crate) const OPENAPI: &str = include_str!("openapi.json");
 
 /// Whether the server works: also while it loads or ends, but not once its engine has stopped.
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
@@ -74,9 +71,4 @@ fn describe(model: &Model) -> Value {
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
     let kind = "text/plain; version=0.0.4; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], metrics::render(&app)).into_response()
-}
-
-/// The description of the interface.
-pub(crate) async fn openapi() -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
 }

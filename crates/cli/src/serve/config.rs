@@ -123,7 +123,7 @@ mod tests {
             ("config = \"x\"\n", "no option `config`"),
             ("port = \"x\"\n", "`port`: invalid value"),
             ("port = 70000\n", "`port`: invalid value"),
-            ("max-running = 0\n", "`max-running`: 0 is not in"),
+            ("max-running = 0\n", "`max-running`: invalid value"),
             ("host = \"a\"\nport\n", "line 2"),
             ("port = 1\nport = 2\n", "line 2"),
             ("port = true\n", "`port` is a boolean"),

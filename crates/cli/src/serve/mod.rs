@@ -250,7 +250,12 @@ fn name(folder: &ModelFolder, place: Option<&Path>) -> String {
             let whole = place.canonicalize().unwrap_or_else(|_| place.to_path_buf());
             whole.file_name().unwrap_or_default().to_string_lossy().into_owned()
         }
-        None => folder.origin().display().to_string(),
+        None => {
+            let origin = folder.origin().display().to_string();
+            // That of the model in the program is in brackets, since it is no place.
+            let inside = origin.strip_prefix("(built-in ").and_then(|name| name.strip_suffix(')'));
+            inside.unwrap_or(&origin).to_owned()
+        }
     };
     if named.is_empty() { "model".to_owned() } else { named }
 }

@@ -15,3 +15,4 @@ mod render;
 mod run;
 mod sampling;
 mod score;
+mod serve;

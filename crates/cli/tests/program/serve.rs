@@ -1,0 +1,99 @@
+//! `paceline serve` as a program: its first line, its signals, and what it refuses. What it answers is tested in `crates/server`.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+use crate::process::{paceline, refuses, root};
+
+struct Running {
+    child: Child,
+    address: String,
+}
+
+impl Running {
+    /// Starts a server at a free port, and waits for its line.
+    fn start(arguments: &[&str]) -> Self {
+        let mut command = paceline();
+        command.args(["serve", "--port", "0", "--threads", "1", "--context", "256"]).args(arguments);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening on http://").unwrap_or_else(|| panic!("{line:?}"));
+        Self { address: address.to_owned(), child }
+    }
+
+    fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// Sends a signal and gives the exit code and the log.
+    fn end(mut self, signal: &str) -> (Option<i32>, String) {
+        let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        let status = self.child.wait().unwrap();
+        let mut log = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        (status.code(), log)
+    }
+}
+
+#[test]
+#[cfg(all(unix, feature = "tiny"))]
+fn it_serves_the_built_in_model_until_a_signal() {
+    for signal in ["-TERM", "-INT"] {
+        let server = Running::start(&["--draft", "tiny,ngram", "--draft-tokens", "3"]);
+        assert!(server.get("/ready").starts_with("HTTP/1.1 200"));
+        let models = server.get("/v1/models");
+        assert!(
+            models.contains("\"id\":\"tiny-gemma4\"") && models.contains("\"most_tokens\":3"),
+            "{models}"
+        );
+        let (code, log) = server.end(signal);
+        assert_eq!(code, Some(0), "{log}");
+        assert!(log.contains("answered") && log.contains("/v1/models"), "{log}");
+    }
+}
+
+#[test]
+fn options_come_from_a_file_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("serve.toml");
+    let model = root().join("assets/tiny-gemma4").display().to_string();
+    std::fs::write(
+        &file,
+        format!("model = {model:?}\nmodel-name = \"mine\"\nport = 1\nlog-format = \"json\"\n"),
+    )
+    .unwrap();
+    let server = Running::start(&["--config", file.to_str().unwrap()]);
+    assert!(server.get("/v1/models").contains("\"id\":\"mine\""));
+    let (code, log) = server.end("-TERM");
+    assert_eq!(code, Some(0));
+    assert!(log.lines().all(|line| line.starts_with('{')), "{log}");
+}
+
+#[test]
+fn what_can_not_be_served_is_refused() {
+    let model = root().join("assets/tiny-gemma4").display().to_string();
+    let serve = |arguments: &[&str]| {
+        let mut command = paceline();
+        command.arg("serve").args(arguments);
+        command
+    };
+    refuses(&mut serve(&["/nonexistent"]), 2, &["/nonexistent"]);
+    refuses(&mut serve(&["--port", "70000"]), 2, &["--port"]);
+    refuses(&mut serve(&["--max-running", "0"]), 2, &["--max-running", "1..=1024"]);
+    refuses(&mut serve(&["--api-key", "a b"]), 2, &["--api-key", "visible"]);
+    refuses(&mut serve(&["--draft-tokens", "3"]), 2, &["--draft"]);
+    refuses(&mut serve(&["--config", "/nonexistent.toml"]), 2, &["/nonexistent.toml"]);
+    refuses(&mut serve(&["--context", "100000", &model, "--log", "off"]), 2, &["context", "2048"]);
+    refuses(serve(&[&model]).env("PACELINE_API_KEY", ""), 2, &["PACELINE_API_KEY"]);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    refuses(&mut serve(&[&model, "--port", &port]), 1, &["127.0.0.1", &port, "cannot listen"]);
+    refuses(&mut serve(&[&model, "--host", "no such host"]), 1, &["no such host"]);
+}

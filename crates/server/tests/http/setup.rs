@@ -1,0 +1,199 @@
+//! Servers of the tiny model.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+use paceline::drafters::AssistantConventions;
+use paceline::{
+    Activation, BuildError, DraftOptions, DraftSource, Engine, EngineStatus, Inexact, Isa, LoadOptions,
+    ModelFolder, Sizes, Tokenizer,
+};
+use paceline_server::{Model, Server, Settings};
+use paceline_testkit::paths::asset;
+use serde_json::{Value, json};
+
+use crate::client::{Answer, get, post};
+
+/// How a server of the tiny model is made.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) context: usize,
+    pub(crate) slots: usize,
+    pub(crate) drafts: Option<usize>,
+    pub(crate) kv_memory: Option<u64>,
+    pub(crate) settings: Settings,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let settings = Settings { queue: 200, ..Settings::default() };
+        Self { context: 512, slots: 8, drafts: Some(4), kv_memory: None, settings }
+    }
+}
+
+/// A running server.
+pub(crate) struct Running {
+    server: Option<Server>,
+    pub(crate) address: SocketAddr,
+}
+
+impl Setup {
+    fn engine(&self, folder: &ModelFolder, tokenizer: &Arc<Tokenizer>) -> Engine {
+        let assistant = ModelFolder::open(&asset("tiny-gemma4-assistant")).unwrap();
+        let draft = self.drafts.map(|drafts| DraftOptions {
+            sources: vec![DraftSource::Checkpoint(&assistant)],
+            tokens_per_round: Some(drafts),
+            assistant: AssistantConventions::default(),
+        });
+        let options = LoadOptions {
+            isa: Isa::best().0,
+            threads: 1,
+            activation: Activation::Bf16,
+            sizes: Sizes {
+                n_slots: self.slots,
+                prefill_rows: 64,
+                score_prompts: true,
+                kv_memory: self.kv_memory,
+                ..Sizes::single(self.context)
+            },
+            inexact: Inexact::Refuse,
+            draft,
+            tokenizer: Some(Arc::clone(tokenizer)),
+            progress: &mut |_, _| {},
+        };
+        paceline::load(folder, options).unwrap()
+    }
+
+    /// Bytes of K/V that one sequence at full context needs.
+    pub(crate) fn least_memory(&self) -> u64 {
+        let folder = ModelFolder::open(&asset("tiny-gemma4")).unwrap();
+        let description = paceline_models::describe(folder.config()).unwrap();
+        let sizes = Sizes { kv_memory: Some(1), ..Sizes::single(self.context) };
+        match sizes.limits(&description, &[], Activation::Bf16) {
+            Err(BuildError::KvMemory { needed, .. }) => needed,
+            other => panic!("one byte is enough: {other:?}"),
+        }
+    }
+
+    /// A server that has no model yet.
+    pub(crate) fn listen(&self) -> Running {
+        let server = Server::start("127.0.0.1", 0, self.settings.clone()).unwrap();
+        Running { address: server.address(), server: Some(server) }
+    }
+
+    /// The model for it.
+    pub(crate) fn model(&self) -> Model {
+        let folder = ModelFolder::open(&asset("tiny-gemma4")).unwrap();
+        let tokenizer = Arc::new(folder.tokenizer().unwrap().unwrap());
+        let engine = self.engine(&folder, &tokenizer);
+        Model::new("tiny-gemma4".to_owned(), &folder, tokenizer, engine).unwrap()
+    }
+
+    pub(crate) fn start(&self) -> Running {
+        let running = self.listen();
+        running.publish(self.model());
+        running
+    }
+}
+
+impl Running {
+    fn server(&self) -> &Server {
+        self.server.as_ref().expect("it runs until it is stopped")
+    }
+
+    pub(crate) fn publish(&self, model: Model) {
+        self.server().publish(model);
+    }
+
+    pub(crate) fn status(&self) -> EngineStatus {
+        self.server().status().expect("a model is there")
+    }
+
+    pub(crate) fn stop(mut self, drain: Duration) {
+        self.server.take().expect("it runs").stop(drain);
+    }
+
+    pub(crate) fn chat(&self, body: &Value) -> Answer {
+        post(self.address, "/v1/chat/completions", body)
+    }
+
+    pub(crate) fn complete(&self, body: &Value) -> Answer {
+        post(self.address, "/v1/completions", body)
+    }
+
+    /// The value of a figure without labels of its own.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let page = get(self.address, "/metrics");
+        let start = format!("{name}{{model_name=\"tiny-gemma4\"}} ");
+        let value = page.text().lines().find_map(|line| line.strip_prefix(&start));
+        value.unwrap_or_else(|| panic!("no {name} in {}", page.text())).parse().unwrap()
+    }
+
+    /// Waits until the engine has nothing to do, and checks that it has given everything back.
+    pub(crate) fn settles(&self, before: &EngineStatus) {
+        wait_until("the engine settles", || {
+            let status = self.status();
+            (status.running, status.waiting) == (0, 0)
+        });
+        let after = self.status();
+        assert_eq!((after.free_slots, &after.kv_blocks), (before.free_slots, &before.kv_blocks));
+        // Places are given back when the server notices, which may be a moment later.
+        wait_until("places are free", || {
+            self.metric("paceline:free_places") == self.metric("paceline:places")
+        });
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop(Duration::ZERO);
+        }
+    }
+}
+
+/// Waits for something that other threads bring about.
+pub(crate) fn wait_until(what: &str, done: impl Fn() -> bool) {
+    for _ in 0..60_000 {
+        if done() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    panic!("not within a minute: {what}");
+}
+
+/// A server for tests that leave it as it was.
+pub(crate) fn shared() -> &'static Running {
+    static SHARED: OnceLock<Running> = OnceLock::new();
+    SHARED.get_or_init(|| Setup::default().start())
+}
+
+/// One message of a user.
+pub(crate) fn user(text: &str) -> Value {
+    json!([{"role": "user", "content": text}])
+}
+
+/// Numbers that are the same in each run.
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Below `n`.
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (word ^ (word >> 31)) % n
+    }
+
+    pub(crate) fn one_of<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.below(of.len() as u64) as usize]
+    }
+}
