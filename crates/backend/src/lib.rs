@@ -14,6 +14,7 @@ mod checked;
 pub mod cpu;
 
 mod delegate;
+mod draft_choice;
 
 mod handle;
 mod observed;
@@ -31,6 +32,7 @@ pub use backend::{Backend, BackendError, BackendInfo};
 
 pub use checked::{Checked, Findings, Mismatch};
 pub use cpu::{CpuBackend, CpuOptions};
+pub use draft_choice::DraftChoice;
 pub use handle::{Buf, ClusterHead, Experts, KvGroup, KvLayer, Matrix, Rope, Table, Vector};
 pub use observed::{Observed, Observer};
 pub use op::{KvWrite, Mark, Op, OpOperands, Sees, ValueSource};

@@ -275,6 +275,10 @@ pub enum Op {
     ChooseDraft {
         /// What [`Op::Logits`] wrote.
         logits: Buf,
+        /// The cap, as for [`Op::Choose`].
+        softcap: Option<f32>,
+        /// Row that stands first in `logits`.
+        first_row: usize,
         /// Draft step of these rows.
         step: u32,
     },

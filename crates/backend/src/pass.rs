@@ -14,26 +14,26 @@ pub struct Wants {
 }
 
 /// One row. All places are relative to the slot's committed length `len`, which the backend adds: the host knows it only as
-/// an upper bound.
+/// an upper bound. A drafter's rows may lie below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The sequence.
     pub slot: SlotId,
     /// The row's token is the slot's token at `len + token_offset`.
-    pub token_offset: u32,
+    pub token_offset: i32,
     /// A token in its place: a mask, where the slot has no token yet.
     pub masked_by: Option<TokenId>,
     /// Its rotary position is `len + offset`.
     pub offset: i32,
     /// Its K/V, where it has any, goes to index `len + kv_offset`.
-    pub kv_offset: u32,
+    pub kv_offset: i32,
     /// It sees K/V below `len + visible_offset`.
-    pub visible_offset: u32,
+    pub visible_offset: i32,
     /// The rows whose K/V goes to `len + block_first .. len + block_end` are a block with it, and may all see one another: see
     /// [`crate::Sees::Block`]. A row that is in no block is one by itself.
-    pub block_first: u32,
+    pub block_first: i32,
     /// See `block_first`.
-    pub block_end: u32,
+    pub block_end: i32,
     /// What is read from it.
     pub wants: Wants,
 }
@@ -167,19 +167,41 @@ impl PassBuilder {
         assert!(n_known > 0, "a pass over slot {} needs at least one known token", slot.0);
         let n_rows = n_known + n_drafts;
         self.slot(PassSlot { slot, first_row: 0, n_rows, n_drafts, first_wanted: 0, n_wanted, chooses });
-        for offset in 0..n_rows as u32 {
-            let hidden = offset as usize >= n_rows - n_wanted;
-            self.row(Row {
-                slot,
-                token_offset: offset,
-                masked_by: None,
-                offset: offset as i32,
-                kv_offset: offset,
-                visible_offset: offset + 1,
-                block_first: offset,
-                block_end: offset + 1,
-                wants: Wants { hidden, taps },
-            });
+        for offset in 0..n_rows {
+            let hidden = offset >= n_rows - n_wanted;
+            self.own_row(slot, offset as i32, Wants { hidden, taps });
+        }
+    }
+
+    /// A row at `len + offset` that stores its own K/V and sees it and all before.
+    fn own_row(&mut self, slot: SlotId, offset: i32, wants: Wants) {
+        self.row(Row {
+            slot,
+            token_offset: offset,
+            offset,
+            kv_offset: offset,
+            visible_offset: offset + 1,
+            block_first: offset,
+            block_end: offset + 1,
+            masked_by: None,
+            wants,
+        });
+    }
+
+    /// Rows of a drafter with K/V of its own, over the slot's tokens at `len + first .. len + first + n_rows`. With `drafts` the hidden
+    /// state of the last one is wanted.
+    ///
+    /// # Panics
+    /// If there is no row.
+    pub fn drafter(&mut self, slot: SlotId, first: i32, n_rows: usize, drafts: bool) {
+        assert!(n_rows > 0, "a pass over slot {} needs at least one row", slot.0);
+        let n_wanted = usize::from(drafts);
+        let part =
+            PassSlot { slot, first_row: 0, n_rows, n_drafts: 0, first_wanted: 0, n_wanted, chooses: false };
+        self.slot(part);
+        for row in 0..n_rows {
+            let wants = Wants { hidden: drafts && row + 1 == n_rows, taps: false };
+            self.own_row(slot, first + row as i32, wants);
         }
     }
 
@@ -197,7 +219,7 @@ impl PassBuilder {
         });
         self.row(Row {
             slot,
-            token_offset: step as u32,
+            token_offset: step as i32,
             masked_by: None,
             offset: position_offset,
             kv_offset: 0,
@@ -225,16 +247,16 @@ impl PassBuilder {
             n_wanted: n_masks,
             chooses: false,
         });
-        for offset in 0..n_rows as u32 {
+        for offset in 0..n_rows as i32 {
             self.row(Row {
                 slot,
                 token_offset: offset,
                 masked_by: (offset > 0).then_some(mask),
-                offset: offset as i32,
+                offset,
                 kv_offset: offset,
                 visible_offset: offset + 1,
                 block_first: 0,
-                block_end: n_rows as u32,
+                block_end: n_rows as i32,
                 wants: Wants { hidden: offset > 0, taps: false },
             });
         }

@@ -215,16 +215,17 @@ impl SlotStates {
         self.rows.clear();
         for row in pass.rows() {
             let slot = self.slots[row.slot.0 as usize].as_ref().expect("the scheduler only names open slots");
-            let at = slot.len + row.token_offset as usize;
+            let place = |offset: i32| slot.len.saturating_add_signed(offset as isize);
+            let at = place(row.token_offset);
             self.rows.push(ResolvedRow {
                 slot: row.slot,
                 // A slot that has ended keeps its rows; whatever they compute is dropped.
                 token: row.masked_by.or(slot.tokens.get(at).copied()).unwrap_or_default(),
                 index: at,
-                position: slot.len.saturating_add_signed(row.offset as isize),
-                kv_index: slot.len + row.kv_offset as usize,
-                visible_end: slot.len + row.visible_offset as usize,
-                block: (slot.len + row.block_first as usize, slot.len + row.block_end as usize),
+                position: place(row.offset),
+                kv_index: place(row.kv_offset),
+                visible_end: place(row.visible_offset),
+                block: (place(row.block_first), place(row.block_end)),
             });
         }
         for faults in [&mut self.row_faults, &mut self.row_draft_faults] {

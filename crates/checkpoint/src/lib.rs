@@ -78,4 +78,4 @@ pub use safetensors::{MAX_HEADER_BYTES, MAX_RANK, MAX_TENSORS};
 pub use template::{ChatTemplate, Conversation};
 pub use tensor::{Inexact, Tensor};
 pub use tensors::Tensors;
-pub use tokenizer::Tokenizer;
+pub use tokenizer::{Tokenizer, VocabularyDifference};

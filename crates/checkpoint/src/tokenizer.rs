@@ -1,5 +1,6 @@
 //! Text to tokens.
 
+use std::collections::BTreeMap;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
@@ -8,6 +9,17 @@ use serde::de::IgnoredAny;
 use crate::detokenizer::{Piece, PieceDecoder};
 use crate::tokenizer_config::TokenizerConfig;
 use crate::{Detokenizer, Error, SpecialTokens};
+
+/// A token id that two tokenizers take for different tokens. `None`: one of them has no such id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VocabularyDifference {
+    /// The id.
+    pub id: u32,
+    /// Its token, as the file of the tokenizer that was asked writes it.
+    pub here: Option<String>,
+    /// Its token in the other one.
+    pub there: Option<String>,
+}
 
 /// The tokenizer of a checkpoint.
 ///
@@ -141,6 +153,18 @@ impl Tokenizer {
             return Ok(());
         }
         Err(Error::VocabularyMismatch { file: self.file.clone(), found, expected: n_model_tokens })
+    }
+
+    /// The first token id that means something else in `other`, with its text here and there; `None` if every id is the same token in
+    /// both.
+    pub fn first_difference(&self, other: &Tokenizer) -> Option<VocabularyDifference> {
+        let by_id = |tokenizer: &Tokenizer| -> BTreeMap<u32, String> {
+            tokenizer.inner.get_vocab(true).into_iter().map(|(text, id)| (id, text)).collect()
+        };
+        let (mut here, mut there) = (by_id(self), by_id(other));
+        let differs = |id: &u32| here.get(id) != there.get(id);
+        let id = here.keys().chain(there.keys()).copied().filter(differs).min()?;
+        Some(VocabularyDifference { id, here: here.remove(&id), there: there.remove(&id) })
     }
 
     /// What the token adds to a text.

@@ -14,8 +14,9 @@ use crate::made_up::MadeUpArgs;
 /// Who drafts and how, in arguments.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct DrafterArgs {
-    /// Drafter: folder or hub id of an assistant, `tiny` for the built-in model's, `ngram` for what stood in the text before, or `none`.
-    /// Several with commas between: the first that proposes something is taken, round by round. Changes the speed, never the text
+    /// Drafter: folder or hub id of an assistant, of a DFlash drafter or of a smaller model with the same vocabulary; `tiny` for the
+    /// assistant of the built-in model, `ngram` for what stood in the text before, or `none`. Several with commas between: the first
+    /// that proposes something is taken, round by round. Changes the speed, never the text
     #[arg(long, value_name = "D[,D...]", value_parser = DraftArg::parse)]
     draft: Option<DraftArg>,
     #[command(flatten)]

@@ -397,7 +397,7 @@ impl Engine {
             let scored = sequence.scores(n_known);
             let open_ended = sequence.drafting.as_ref().is_some_and(|drafting| drafting.open_ended);
             let drafted = sequence.drafted();
-            let (source, failures) = (0, Vec::new());
+            let (source, on_backend, failures) = (0, false, Vec::new());
             slots.push(RoundSlot {
                 slot,
                 n_known,
@@ -407,6 +407,7 @@ impl Engine {
                 n_drafts,
                 open_ended,
                 source,
+                on_backend,
                 failures,
             });
         }
@@ -480,8 +481,12 @@ fn keep_drafting(
 ) {
     let Some(drafting) = sequence.drafting.as_mut().filter(|drafting| drafting.active()) else { return };
     let failures = part.failures.iter().map(|(source, error)| (*source, error.to_string()));
-    let not_finite = report.draft_fault.then(|| (part.source, "its logits were not finite".to_owned()));
-    for (source, why) in failures.chain(not_finite) {
+    let not_finite = report.draft_fault.then(|| {
+        // Host tokens cannot fail that way: then it is what somebody else made of the target's pass.
+        let of_taps = drafter.tap_source().filter(|_| !part.on_backend);
+        (of_taps.unwrap_or(part.source), "its logits were not finite".to_owned())
+    });
+    for (source, why) in failures.chain(not_finite).collect::<Vec<_>>() {
         let goes_on = drafter.give_up(backend, part.slot, source);
         drafting.statistics.give_up(source, format!("the drafter failed: {why}"), goes_on);
     }

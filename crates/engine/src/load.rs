@@ -14,7 +14,7 @@ use crate::engine::{Engine, EngineParts};
 use crate::error::BuildError;
 use crate::sizes::Sizes;
 use crate::text::{Detokenizer, TextDecoder};
-use bind::{Binding, DraftersToBind};
+use bind::{Binding, DraftersToBind, Fitting};
 pub use bind::{DraftOptions, DraftSource};
 
 /// Most drafts of a round.
@@ -55,7 +55,7 @@ pub enum LoadError {
     Build(#[from] BuildError),
     /// The folder given as drafter is not one.
     #[error(
-        "{folder}: model_type `{found}` is not a drafter; expected gemma4_assistant, gemma4_unified_assistant or a DFlash drafter"
+        "{folder}: model_type `{found}` is not a drafter; expected gemma4_assistant, gemma4_unified_assistant, a DFlash drafter or a model that is supported as a target"
     )]
     NotADrafter {
         /// The folder.
@@ -72,6 +72,30 @@ pub enum LoadError {
         first: String,
         /// The second.
         second: String,
+    },
+    /// A draft model whose tokens are not the target's.
+    #[error(
+        "{folder}: does not draft for {target}: {what}; a draft model needs the vocabulary of its target"
+    )]
+    DraftModel {
+        /// The draft model's folder.
+        folder: String,
+        /// The target's folder.
+        target: String,
+        /// What is not the same.
+        what: String,
+    },
+    /// A draft model that ends before the target does.
+    #[error(
+        "{folder}: has {positions} positions, and the context is {context}; take a smaller context or another drafter"
+    )]
+    DraftModelContext {
+        /// The draft model's folder.
+        folder: String,
+        /// Tokens of a sequence at most.
+        context: usize,
+        /// What its config says.
+        positions: usize,
     },
     /// A number of drafts that no round can have.
     #[error("{found} drafts a round are asked for; expected at most {MAX_DRAFTS}")]
@@ -106,7 +130,8 @@ pub fn load_parts(
 ) -> Result<EngineParts, LoadError> {
     let LoadOptions { isa, threads, activation, mut sizes, inexact, draft, tokenizer, progress } = options;
     let description = paceline_models::describe(folder.config())?;
-    let drafters = draft.as_ref().map(|draft| DraftersToBind::read(draft, &description)).transpose()?;
+    let fitting = Fitting { folder, description: &description, context: sizes.context };
+    let drafters = draft.as_ref().map(|draft| DraftersToBind::read(draft, fitting)).transpose()?;
     if let Some(drafters) = &drafters {
         sizes.max_drafts = drafters.most_drafts()?;
     }

@@ -22,7 +22,7 @@ use std::time::Duration;
 use paceline_backend::{Backend, Op, Pass, RowSet, Rows, SlotId, Timed};
 use paceline_models::Target;
 
-use crate::drafters::{DraftError, DraftSlot, Drafter};
+use crate::drafters::{DraftError, DraftSlot, Drafter, SettledSlot};
 use crate::statistics::RoundTimes;
 
 /// One slot's part of a round.
@@ -44,6 +44,8 @@ pub(crate) struct RoundSlot {
     pub(crate) open_ended: bool,
     /// Set by the round: which of the drafter's sources the drafts are from.
     pub(crate) source: usize,
+    /// Set by the round: the drafts were chosen on the backend.
+    pub(crate) on_backend: bool,
     /// Set by the round: sources that can not draft for the slot any more, and why.
     pub(crate) failures: Vec<(usize, DraftError)>,
 }
@@ -66,8 +68,16 @@ pub(crate) fn run(players: &mut Players<'_>, slots: &mut [RoundSlot], last: Pass
     let mut times = RoundTimes::default();
     let mut lap = Lap::new(players.clock);
     draft(players, slots);
-    times.draft = lap.end();
     let Players { backend, target, drafter, clock } = players;
+    if let Some(drafter) = drafter {
+        let settled = |part: &RoundSlot| SettledSlot {
+            slot: part.slot,
+            n_known: part.n_known,
+            n_drafts: part.n_drafts,
+        };
+        drafter.settled(*backend, &slots.iter().map(settled).collect::<Vec<_>>());
+    }
+    times.draft = lap.end();
     let reads_taps = drafter.as_ref().is_some_and(|drafter| drafter.reads_taps());
 
     let mut pass = last.rebuild();
@@ -149,7 +159,8 @@ fn draft(players: &mut Players<'_>, slots: &mut [RoundSlot]) {
     let vocab_size = players.target.description().vocab_size;
     for (part, proposal) in slots.iter_mut().filter(|part| part.n_drafts > 0).zip(proposals) {
         let settled = proposal.settle(players.backend, vocab_size);
-        (part.n_drafts, part.source, part.failures) = (settled.n_drafts, settled.source, settled.failures);
+        (part.n_drafts, part.on_backend) = (settled.n_drafts, settled.on_backend);
+        (part.source, part.failures) = (settled.source, settled.failures);
     }
 }
 
@@ -177,6 +188,11 @@ mod tests {
             self.0.lock().unwrap().push("draft");
             slots.iter_mut().for_each(|slot| slot.propose(&[TokenId(5)]));
             Ok(())
+        }
+        fn settled(&mut self, _: &mut dyn Backend, parts: &[SettledSlot]) {
+            let part = |slot, n_known, n_drafts| SettledSlot { slot: SlotId(slot), n_known, n_drafts };
+            assert_eq!(parts, [part(0, 1, 1), part(1, 2, 0)]);
+            self.0.lock().unwrap().push("settled");
         }
         fn verified(&mut self, _: &mut dyn Backend, pass: &Pass) {
             assert_eq!(pass.rows().len(), 4);
@@ -212,6 +228,7 @@ mod tests {
             n_drafts,
             open_ended: false,
             source: 0,
+            on_backend: false,
             failures: Vec::new(),
         };
         let mut slots = [part(0, 1, 2), part(1, 2, 0)];
@@ -220,7 +237,7 @@ mod tests {
         run(players, &mut slots, Pass::default());
 
         assert_eq!(slots.map(|part| part.n_drafts), [1, 0]);
-        assert_eq!(*calls.lock().unwrap(), ["draft", "verified", "committed"]);
+        assert_eq!(*calls.lock().unwrap(), ["draft", "settled", "verified", "committed"]);
         let records = backend.take();
         let position = |wanted: &dyn Fn(&Record) -> bool| records.iter().position(wanted);
         assert_eq!(position(&|record| *record == Record::Door(Door::PutDrafts)), Some(0));

@@ -309,7 +309,7 @@ impl Gemma4Assistant {
             Head::Dense { w, logits } => {
                 backend.run(&Op::Logits { x, w, first_row: rows.start, out: logits }, rows);
                 backend.mark(Mark::Logits, logits, rows);
-                backend.run(&Op::ChooseDraft { logits, step }, rows);
+                backend.run(&Op::ChooseDraft { logits, softcap: None, first_row: 0, step }, rows);
             }
             Head::Clustered { centroids, head, scores, clusters, logits } => {
                 backend.run(&Op::Linear { x, w: centroids, out: scores }, rows);

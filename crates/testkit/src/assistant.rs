@@ -54,7 +54,10 @@ impl ToyAssistant {
         }
         let head = Op::Logits { x, w: self.head, first_row: 0, out: logits };
         backend.run(&head, pass.wanted_rows());
-        backend.run(&Op::ChooseDraft { logits, step: step as u32 }, pass.wanted_rows());
+        backend.run(
+            &Op::ChooseDraft { logits, softcap: None, first_row: 0, step: step as u32 },
+            pass.wanted_rows(),
+        );
         backend.run(&Op::WriteSlots { src: x, out: self.state }, pass.all());
     }
 }

@@ -47,7 +47,7 @@ impl CpuBackend {
             Op::GatherRows { src, out } => self.gather_rows(rows, src, out),
             Op::Tap { x, out, column } => self.tap(rows, x, out, column as usize),
             Op::Choose { logits, softcap, first_row } => self.choose(rows, logits, softcap, first_row),
-            Op::ChooseDraft { logits, step } => self.choose_draft(rows, logits, step as usize),
+            Op::ChooseDraft { .. } => self.choose_draft(op, rows),
             Op::ChooseBlock { .. } => self.choose_block(op, rows),
             Op::ClusterLogits { .. } => self.cluster_logits(op, rows),
             Op::ChooseClustered { .. } => self.choose_clustered(op, rows),
@@ -351,10 +351,13 @@ impl CpuBackend {
         slots.choose(choosing, *isa, context.team(), logits, rows, softcap);
     }
 
-    fn choose_draft(&mut self, rows: Rows, logits: Buf, step: usize) {
+    fn choose_draft(&mut self, op: &Op, rows: Rows) {
+        let &Op::ChooseDraft { logits, softcap, first_row, step } = op else {
+            unreachable!("dispatched by kind")
+        };
         let Self { context, buffers, slots, isa, choosing, .. } = self;
-        let logits = buffers[logits.index as usize].rows_mut(rows.start, rows.len).data;
-        slots.choose_drafts(choosing, *isa, context.team(), logits, rows, step);
+        let logits = buffers[logits.index as usize].rows_mut(rows.start - first_row, rows.len).data;
+        slots.choose_drafts(choosing, (*isa, context.team()), logits, rows, softcap, step as usize);
     }
 
     fn choose_block(&mut self, op: &Op, rows: Rows) {

@@ -94,15 +94,17 @@ impl SlotStates {
     pub fn choose_drafts(
         &mut self,
         choosing: &mut Choosing,
-        isa: Isa,
-        team: &mut Team,
+        on: (Isa, &mut Team),
         logits: &mut [f32],
         rows: Rows,
+        softcap: Option<f32>,
         step: usize,
     ) {
         let states = &*self;
-        choosing
-            .run((isa, team), logits, rows.len, |r| states.draft_rules(states.resolved(rows, r).slot, step));
+        choosing.run(on, logits, rows.len, |r| RowRules {
+            softcap,
+            ..states.draft_rules(states.resolved(rows, r).slot, step)
+        });
         for (r, choice) in choosing.choices.iter().enumerate() {
             self.put_draft(self.resolved(rows, r).slot, step, token_of(*choice));
         }

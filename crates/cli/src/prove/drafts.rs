@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use paceline::TokenId;
-use paceline::drafters::{DraftError, DraftSlot, Drafter};
+use paceline::drafters::{DraftError, DraftSlot, Drafter, SettledSlot};
 use paceline_backend::{Backend, Pass, SlotId};
 use paceline_models::OwnedGroup;
 
@@ -104,6 +104,10 @@ impl Drafter for ProofDrafter {
         self.given.as_ref().is_some_and(|given| given.reads_taps())
     }
 
+    fn tap_source(&self) -> Option<usize> {
+        self.given.as_ref().and_then(|given| given.tap_source())
+    }
+
     fn kv_groups(&self) -> &[OwnedGroup] {
         self.given.as_ref().map_or(&[], |given| given.kv_groups())
     }
@@ -150,6 +154,12 @@ impl Drafter for ProofDrafter {
                 Ok(())
             }
             (Who::Given, None) | (Who::Nobody, _) => Ok(()),
+        }
+    }
+
+    fn settled(&mut self, backend: &mut dyn Backend, parts: &[SettledSlot]) {
+        if let Some(given) = &mut self.given {
+            given.settled(backend, parts);
         }
     }
 

@@ -6,7 +6,7 @@
 use paceline_backend::{Backend, Pass, SlotId, TokenId};
 use paceline_models::OwnedGroup;
 
-use super::{DraftError, DraftSlot, Drafter};
+use super::{DraftError, DraftSlot, Drafter, SettledSlot};
 
 /// See the module documentation.
 pub struct Chain {
@@ -93,6 +93,10 @@ impl Drafter for Chain {
         self.members.iter().any(|member| member.drafter.reads_taps())
     }
 
+    fn tap_source(&self) -> Option<usize> {
+        self.members.iter().position(|member| member.drafter.reads_taps())
+    }
+
     fn kv_groups(&self) -> &[OwnedGroup] {
         &self.kv_groups
     }
@@ -122,6 +126,10 @@ impl Drafter for Chain {
             member.draft(source, backend, slots);
         }
         Ok(())
+    }
+
+    fn settled(&mut self, backend: &mut dyn Backend, parts: &[SettledSlot]) {
+        self.drafters().for_each(|drafter| drafter.settled(backend, parts));
     }
 
     fn verified(&mut self, backend: &mut dyn Backend, pass: &Pass) {

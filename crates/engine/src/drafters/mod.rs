@@ -7,18 +7,19 @@
 //! Hooks of one round, in order:
 //! ```text
 //! draft       propose for the slots that are decoding; by host tokens (DraftSlot::propose) or on the backend
+//! settled     the drafts stand, whoever proposed them: the tokens of the target's pass are known
 //! (verify)    the target's pass
 //! verified    the pass's rows, taps and hidden states stand in the target's buffers
 //! (commit)    the backend moves every slot's `len`
 //! committed   Op::KeepCommitted keeps, for each slot, what belongs to the last committed row
 //! collected   the emitted tokens of a slot, on the host
 //! ```
-//! `verified`, `committed` and `collected` come for prompt rows too: that is how a drafter learns the prompt without a pass
-//! of its own.
+//! All but the first come for prompt rows too: that is how a drafter learns the prompt.
 
 mod assistant;
 mod chain;
 mod dflash;
+mod model;
 mod ngram;
 
 use paceline_backend::{Backend, Pass, SlotId, TokenId};
@@ -28,6 +29,7 @@ use thiserror::Error;
 pub use assistant::{AssistantConventions, AssistantDrafter, DraftHidden, DraftPosition};
 pub use chain::Chain;
 pub use dflash::DFlashDrafter;
+pub use model::ModelDrafter;
 pub use ngram::{NgramDrafter, NgramLengths};
 
 /// A slot that may be drafted for in this round.
@@ -99,6 +101,7 @@ impl DraftSlot {
 
     /// Puts host tokens into the backend and says what there is.
     pub(crate) fn settle(self, backend: &mut dyn Backend, vocab_size: usize) -> Settled {
+        let on_backend = matches!(self.proposal, Proposal::Backend(_));
         let n_drafts = match self.proposal {
             Proposal::None => 0,
             Proposal::Backend(n) => n.min(self.wanted),
@@ -111,8 +114,19 @@ impl DraftSlot {
                 tokens.len()
             }
         };
-        Settled { n_drafts, source: self.source, failures: self.failures }
+        Settled { n_drafts, on_backend, source: self.source, failures: self.failures }
     }
+}
+
+/// A slot's tokens in a round, see [`Drafter::settled`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SettledSlot {
+    /// The slot. It need not be one that is drafted for.
+    pub slot: SlotId,
+    /// Known tokens: the anchor, or a chunk of the prompt.
+    pub n_known: usize,
+    /// Drafts behind them.
+    pub n_drafts: usize,
 }
 
 /// What came of a [`DraftSlot`].
@@ -120,6 +134,8 @@ impl DraftSlot {
 pub(crate) struct Settled {
     /// Drafts to verify.
     pub(crate) n_drafts: usize,
+    /// They were chosen on the backend.
+    pub(crate) on_backend: bool,
     /// Whose they are.
     pub(crate) source: usize,
     /// Sources that gave up on the slot.
@@ -149,9 +165,14 @@ pub trait Drafter: Send {
         false
     }
 
+    /// The source that reads the taps: what it makes of them may fail in a round that another source drafted.
+    fn tap_source(&self) -> Option<usize> {
+        self.reads_taps().then_some(0)
+    }
+
     /// K/V groups of its own, made by its constructor with [`paceline_models::Limits::drafter_kv_blocks`]. Every sequence has a block
     /// table in each of them, as in the target's: in [`Drafter::draft`] it reaches over the drafts that are wanted, in
-    /// [`Drafter::verified`] over the rows of the pass. What is stored beyond `len` is dead once the round is committed, and a
+    /// [`Drafter::settled`] and [`Drafter::verified`] over the rows of the pass. What is stored beyond `len` is dead once the round is committed, and a
     /// sequence that was preempted starts with empty tables.
     fn kv_groups(&self) -> &[OwnedGroup] {
         &[]
@@ -175,6 +196,10 @@ pub trait Drafter: Send {
     /// # Errors
     /// The drafter can not go on; it drafts for none of these slots any more. [`DraftSlot::fail`] is for one slot.
     fn draft(&mut self, backend: &mut dyn Backend, slots: &mut [DraftSlot]) -> Result<(), DraftError>;
+
+    /// The drafts of this round stand in the slots, whoever proposed them; the target's pass comes next. A drafter that reads the tokens
+    /// with a network of its own does so here, also for slots that it did not draft for.
+    fn settled(&mut self, _backend: &mut dyn Backend, _parts: &[SettledSlot]) {}
 
     /// The target's pass has run and is not committed. Of slots that are not drafted for nothing needs to be kept.
     fn verified(&mut self, _backend: &mut dyn Backend, _pass: &Pass) {}

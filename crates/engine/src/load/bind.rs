@@ -1,14 +1,16 @@
 //! Drafters from their folders, bound to a target.
 
 use paceline_backend::{Backend, KvGroupSpec};
-use paceline_checkpoint::{Inexact, ModelFolder};
+use paceline_checkpoint::{Inexact, ModelFolder, VocabularyDifference};
 use paceline_models::{
-    AssistantConfig, DFlash, DFlashConfig, DFlashRoom, Description, Gemma4Assistant, Limits, Target,
+    AssistantConfig, DFlash, DFlashConfig, DFlashRoom, Description, Gemma4Assistant, Limits, LoadOptions,
+    ModelError, Target,
 };
 
 use super::{LoadError, MAX_DRAFTS};
 use crate::drafters::{
-    AssistantConventions, AssistantDrafter, Chain, DFlashDrafter, Drafter, NgramDrafter, NgramLengths,
+    AssistantConventions, AssistantDrafter, Chain, DFlashDrafter, Drafter, ModelDrafter, NgramDrafter,
+    NgramLengths,
 };
 
 /// Drafters to load.
@@ -43,11 +45,23 @@ enum ToBind<'a> {
     Assistant(&'a ModelFolder, AssistantConfig),
     /// With the target's layers that it reads.
     DFlash(&'a ModelFolder, DFlashConfig, Vec<usize>),
+    /// A model that could be a target itself.
+    Model(&'a ModelFolder, Description),
+}
+
+/// What drafters are fitted to, before anything is loaded.
+#[derive(Clone, Copy)]
+pub(super) struct Fitting<'a> {
+    /// The target's folder.
+    pub(super) folder: &'a ModelFolder,
+    pub(super) description: &'a Description,
+    /// Tokens of a sequence at most.
+    pub(super) context: usize,
 }
 
 impl<'a> ToBind<'a> {
     /// Recognises a drafter, and checks as much of it as can be checked before anything is loaded.
-    fn read(source: &DraftSource<'a>, target: &Description) -> Result<Self, LoadError> {
+    fn read(source: &DraftSource<'a>, target: Fitting<'_>) -> Result<Self, LoadError> {
         let folder = match *source {
             DraftSource::Ngram(lengths) => return Ok(ToBind::Ngram(lengths)),
             DraftSource::Checkpoint(folder) => folder,
@@ -55,14 +69,23 @@ impl<'a> ToBind<'a> {
         let raw = folder.config();
         if DFlashConfig::describes(raw)? {
             let config = DFlashConfig::parse(raw)?;
-            let taps = config.fit(raw, target)?;
+            let taps = config.fit(raw, target.description)?;
             return Ok(ToBind::DFlash(folder, config, taps));
         }
         match raw.model_type()? {
             "gemma4_assistant" | "gemma4_unified_assistant" => {
                 Ok(ToBind::Assistant(folder, AssistantConfig::parse(raw)?))
             }
-            found => Err(LoadError::NotADrafter { folder: name(folder), found: found.to_owned() }),
+            found => match paceline_models::describe(raw) {
+                Ok(description) => {
+                    fit_model(folder, &description, target)?;
+                    Ok(ToBind::Model(folder, description))
+                }
+                Err(ModelError::UnsupportedModel { .. }) => {
+                    Err(LoadError::NotADrafter { folder: name(folder), found: found.to_owned() })
+                }
+                Err(error) => Err(error.into()),
+            },
         }
     }
 
@@ -75,6 +98,7 @@ impl<'a> ToBind<'a> {
                 suggested.or(config.block_drafts).unwrap_or(AssistantDrafter::DEFAULT_DRAFTS)
             }
             ToBind::DFlash(_, config, _) => (config.block_size - 1).min(MAX_DRAFTS),
+            ToBind::Model(..) => ModelDrafter::DEFAULT_DRAFTS,
         })
     }
 
@@ -83,8 +107,39 @@ impl<'a> ToBind<'a> {
         match self {
             ToBind::Ngram(_) | ToBind::Assistant(..) => Vec::new(),
             ToBind::DFlash(_, config, _) => config.kv_groups(),
+            ToBind::Model(_, description) => description.kv_groups.clone(),
         }
     }
+}
+
+/// Checks that a model's drafts are tokens of the target: by what the ids stand for where there are tokenizers, by their number alone
+/// where neither folder has one.
+fn fit_model(folder: &ModelFolder, model: &Description, target: Fitting<'_>) -> Result<(), LoadError> {
+    let misfit =
+        |what: String| LoadError::DraftModel { folder: name(folder), target: name(target.folder), what };
+    let text = |token: Option<String>| token.map_or("no token".to_owned(), |token| format!("`{token}`"));
+    match (folder.tokenizer()?, target.folder.tokenizer()?) {
+        (Some(own), Some(targets)) => {
+            if let Some(VocabularyDifference { id, here, there }) = own.first_difference(&targets) {
+                let (here, there) = (text(here), text(there));
+                return Err(misfit(format!(
+                    "token {id} is {here} in its tokenizer.json and {there} in the target's"
+                )));
+            }
+        }
+        (Some(_), None) => return Err(misfit("it has a tokenizer.json and the target has none".to_owned())),
+        (None, Some(_)) => return Err(misfit("it has no tokenizer.json and the target has one".to_owned())),
+        (None, None) => {}
+    }
+    let (own, targets) = (model.vocab_size, target.description.vocab_size);
+    if own != targets {
+        return Err(misfit(format!("it has {own} tokens and the target {targets}")));
+    }
+    if target.context > model.max_positions {
+        let (context, positions) = (target.context, model.max_positions);
+        return Err(LoadError::DraftModelContext { folder: name(folder), context, positions });
+    }
+    Ok(())
 }
 
 fn name(folder: &ModelFolder) -> String {
@@ -102,7 +157,7 @@ pub(super) struct Binding<'a> {
 
 impl<'a> DraftersToBind<'a> {
     /// Reads the configs.
-    pub(super) fn read(options: &'a DraftOptions<'a>, target: &Description) -> Result<Self, LoadError> {
+    pub(super) fn read(options: &'a DraftOptions<'a>, target: Fitting<'_>) -> Result<Self, LoadError> {
         let list = options.sources.iter().map(|source| ToBind::read(source, target));
         let list: Vec<_> = list.collect::<Result<_, LoadError>>()?;
         let mut tap_readers = list.iter().filter_map(|drafter| match drafter {
@@ -178,6 +233,23 @@ impl<'a> DraftersToBind<'a> {
                     };
                     let network = DFlash::bind(raw, tensors, backend, exports, room, inexact)?;
                     Box::new(DFlashDrafter::new(network, n_drafts))
+                }
+                ToBind::Model(folder, _) => {
+                    let options = LoadOptions {
+                        limits: Limits {
+                            max_wanted: limits.n_slots,
+                            logit_rows: limits.logit_rows.min(limits.n_slots),
+                            kv_blocks: own_blocks.to_vec(),
+                            drafter_kv_blocks: Vec::new(),
+                            ..limits.clone()
+                        },
+                        tap_layers: &[],
+                        inexact,
+                        progress: &mut |_| {},
+                    };
+                    let (raw, tensors) = (folder.config(), folder.tensors()?);
+                    let model = paceline_models::load(raw, tensors, backend, options)?;
+                    Box::new(ModelDrafter::new(model, limits.max_rows, n_drafts))
                 }
             });
         }

@@ -2,6 +2,8 @@
 
 mod bad_input;
 mod bad_weights;
+mod chains;
+mod draft_model;
 mod oracles;
 mod sampled;
 mod setup;

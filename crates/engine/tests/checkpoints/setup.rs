@@ -29,8 +29,20 @@ pub(crate) fn options<'a>(
     activation: Activation,
     progress: &'a mut dyn FnMut(usize, usize),
 ) -> LoadOptions<'a> {
-    let draft = drafter.map(|folder| DraftOptions {
-        sources: vec![DraftSource::Checkpoint(folder)],
+    let sources = drafter.map(DraftSource::Checkpoint).into_iter().collect();
+    options_of(folder, sources, sizes, activation, progress)
+}
+
+/// With these drafters in order.
+pub(crate) fn options_of<'a>(
+    folder: &ModelFolder,
+    sources: Vec<DraftSource<'a>>,
+    sizes: Sizes,
+    activation: Activation,
+    progress: &'a mut dyn FnMut(usize, usize),
+) -> LoadOptions<'a> {
+    let draft = (!sources.is_empty()).then(|| DraftOptions {
+        sources,
         tokens_per_round: Some(sizes.max_drafts),
         assistant: AssistantConventions::default(),
     });
@@ -52,6 +64,16 @@ pub(crate) fn tokens(ids: &[u32]) -> Vec<TokenId> {
 
 /// Runs requests together; request `i` arrives `stagger * i` steps late.
 pub(crate) fn run(engine: &mut Engine, requests: &[Request], stagger: usize) -> Vec<Completion> {
+    run_preempted(engine, requests, stagger, usize::MAX)
+}
+
+/// As [`run`]; every so many of the first 60 steps one running request is preempted.
+pub(crate) fn run_preempted(
+    engine: &mut Engine,
+    requests: &[Request],
+    stagger: usize,
+    every: usize,
+) -> Vec<Completion> {
     let mut ids: HashMap<RequestId, usize> = HashMap::new();
     let mut completions = vec![Completion::default(); requests.len()];
     let mut events = Vec::new();
@@ -61,6 +83,12 @@ pub(crate) fn run(engine: &mut Engine, requests: &[Request], stagger: usize) -> 
         }
         if engine.is_idle() && ids.len() == requests.len() {
             break;
+        }
+        if step < 60 && step % every == every - 1 {
+            let mut running: Vec<_> = ids.keys().copied().collect();
+            running.sort_unstable();
+            running.rotate_left(step % ids.len());
+            running.into_iter().find(|&id| engine.preempt(id));
         }
         engine.step(&mut events).unwrap();
         for (id, event) in events.drain(..) {

@@ -306,10 +306,10 @@ impl Backend for ToyBackend {
                 let logits = buffers[logits.index as usize].rows_mut(rows.start - first_row, rows.len);
                 states.choose(choosing, *isa, team, logits, rows, softcap);
             }
-            Op::ChooseDraft { logits, step } => {
+            Op::ChooseDraft { logits, softcap, first_row, step } => {
                 let Self { states, choosing, buffers, isa, team, .. } = self;
-                let logits = buffers[logits.index as usize].rows_mut(rows.start, rows.len);
-                states.choose_drafts(choosing, *isa, team, logits, rows, step as usize);
+                let logits = buffers[logits.index as usize].rows_mut(rows.start - first_row, rows.len);
+                states.choose_drafts(choosing, (*isa, team), logits, rows, softcap, step as usize);
             }
             Op::KeepCommitted { src, out } => self.keep_committed(src, out),
             Op::StateCommit { src, out } => self.state_commit(src, out),
