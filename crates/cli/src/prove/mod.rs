@@ -468,20 +468,29 @@ impl<B: Backend + 'static> Proof<'_, B> {
             self.table
                 .line("no text went beyond the first window: sliding attention was not proved there")?;
         }
-        for (who, drafted) in [("the script's", totals.script), ("the given drafter's", totals.given)] {
-            if who != "the script's" && !given {
-                continue;
+        let (script, given_counts) = (totals.script, totals.given);
+        for (n, what) in [(script.accepted, "accepted"), (script.rejected, "rejected")] {
+            if n == 0 {
+                return Err(not_tried(&format!("none of the script's drafts was {what}")));
             }
-            for (n, what) in [(drafted.accepted, "accepted"), (drafted.rejected, "rejected")] {
-                if n == 0 {
-                    return Err(Failure::failed(format!(
-                        "not proved: none of {who} drafts was {what}, so that was not tried; give more tokens with -n or more time with --minutes"
-                    )));
-                }
+        }
+        if given && given_counts.accepted + given_counts.rejected == 0 {
+            return Err(not_tried("the given drafter drafted nothing"));
+        }
+        // Some drafters are always right or always wrong here, and the script was both.
+        for (n, what) in [(given_counts.accepted, "accepted"), (given_counts.rejected, "rejected")] {
+            if given && n == 0 {
+                self.table.line(&format!("none of the given drafter's drafts was {what}"))?;
             }
         }
         Ok(())
     }
+}
+
+fn not_tried(what: &str) -> Failure {
+    Failure::failed(format!(
+        "not proved: {what}, so that was not tried; give more tokens with -n or more time with --minutes"
+    ))
 }
 
 /// One text at a time, without drafts.

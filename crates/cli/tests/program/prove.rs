@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::process::{oracle, paceline, refuses, stdout};
+use crate::process::{oracle, paceline, refuses, root, stdout};
 
 #[test]
 fn a_pair_is_proved_at_every_level() {
@@ -73,5 +73,30 @@ fn what_cannot_be_proved_is_exit_code_2() {
         command
     };
     refuses(&mut pair("gemma4_dense", "gemma4_e_assistant"), 2, &["does not fit the target"]);
-    refuses(&mut pair("gemma4_dense", "gemma4_dense"), 2, &["is not a drafter"]);
+    let tiny = root().join("assets/tiny-gemma4");
+    refuses(paceline().args(["prove", "--draft"]).arg(oracle("gemma3")), 2, &["vocabulary"]);
+    refuses(paceline().arg("prove").arg(oracle("gemma3")).arg("--draft").arg(tiny), 2, &["vocabulary"]);
+}
+
+#[test]
+fn drafters_without_a_network_and_whole_models_are_proved_too() {
+    let with = |draft: &str, n: &str| {
+        let mut command = paceline();
+        command.arg("prove").arg(oracle("gemma4_dense")).args([
+            "-n",
+            n,
+            "--draft",
+            draft,
+            "--ngram-min",
+            "1",
+        ]);
+        stdout(command.args(["--threads", "1"]).env("PACELINE_ISA", "scalar"))
+    };
+    let text = with("ngram", "10");
+    assert!(text.contains("with n-grams of 1 to 5 tokens;") && text.contains("given drafter: "), "{text}");
+    let model = oracle("gemma4_dense");
+    let text = with(&format!("{},ngram", model.display()), "4");
+    assert!(text.contains("gemma4_dense, then n-grams of 1 to 5 tokens;"), "{text}");
+    // It drafts for itself.
+    assert!(text.contains("none of the given drafter's drafts was rejected"), "{text}");
 }
