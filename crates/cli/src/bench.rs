@@ -1,17 +1,18 @@
 //! `paceline bench`: what decoding costs here, and what drafts gain beside it, in one run.
 //!
-//! Every prompt is answered alone, plain and drafted in turn, round by round, so that slow phases of the machine fall on both. The
-//! texts of the two are compared: a gain counts only if nothing changed.
+//! Every prompt is answered alone, plain and with each number of drafts in turn, round by round, so that slow phases of the machine
+//! fall on all of them. The texts are compared: a gain counts only if nothing changed.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use paceline::{Engine, Event, Inexact, LoadOptions, ModelFolder, Request, Sizes, TokenId};
+use paceline::{Engine, Event, Inexact, LoadOptions, ModelFolder, Request, RoundTimes, Sizes, TokenId};
 use serde_json::json;
 
 use crate::chat_prompt::PromptEncoder;
-use crate::draft::{DraftArgs, Drafters};
+use crate::clock;
+use crate::draft::{DraftTokens, DrafterArgs, Drafters};
 use crate::failure::Failure;
 use crate::made_up::MadeUpArgs;
 use crate::memory;
@@ -34,7 +35,10 @@ pub(crate) struct Args {
     #[arg(value_name = "MODEL")]
     model: Option<PathBuf>,
     #[command(flatten)]
-    draft: DraftArgs,
+    draft: DrafterArgs,
+    /// Drafts of a round, or `auto` for what the drafter suggests; several numbers with commas between are measured in one run
+    #[arg(long, value_name = "N|auto[,N...]", default_value = "auto", value_parser = DraftTokens::parse, value_delimiter = ',', requires = "draft")]
+    draft_tokens: Vec<DraftTokens>,
     /// File with a prompt on each line, as for `run`; left out, a few short ones
     #[arg(long, value_name = "F")]
     prompts_file: Option<PathBuf>,
@@ -59,6 +63,23 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// A way to answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Plain,
+    Drafted(DraftTokens),
+}
+
+impl Way {
+    fn name(self) -> String {
+        match self {
+            Way::Plain => "plain".to_owned(),
+            Way::Drafted(DraftTokens(None)) => "drafted".to_owned(),
+            Way::Drafted(DraftTokens(Some(n))) => format!("{n} drafts"),
+        }
+    }
+}
+
 /// One answer and what it took.
 struct Answer {
     token_ids: Vec<u32>,
@@ -68,6 +89,8 @@ struct Answer {
     decode: Duration,
     /// Passes of the target after the prompt's.
     passes: u64,
+    /// Where the time of all passes went.
+    times: RoundTimes,
 }
 
 impl Answer {
@@ -80,35 +103,48 @@ impl Answer {
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let folder = args.made_up.open(args.model.as_deref())?;
-    let drafters = args.draft.open(&args.made_up)?;
+    let most = args.draft_tokens.iter().filter_map(|DraftTokens(n)| *n).max();
+    let drafters = args.draft.open(&args.made_up)?.with_tokens_per_round(most);
     let prompts = prompts(args, &folder)?;
     let mut engine = load(args, &folder, &drafters, &prompts)?;
-    let ways: &[bool] = if !drafters.is_empty() { &[false, true] } else { &[false] };
+    engine.set_clock(clock::now);
+    let mut ways = vec![Way::Plain];
+    if !drafters.is_empty() {
+        ways.extend(args.draft_tokens.iter().copied().map(Way::Drafted));
+    }
     let mut out = io::stdout().lock();
-    let mut table = Table::default();
-    for &drafted in ways {
-        answer(&mut engine, &prompts[0], args, drafted)?; // warms up
+    let mut table = Table::new(&ways);
+    for &way in &ways {
+        answer(&mut engine, &prompts[0], args, way)?; // warms up
     }
     for round in 0..args.rounds {
         for (index, prompt) in prompts.iter().enumerate() {
-            let mut texts = Vec::new();
-            for &drafted in ways {
-                let answer = answer(&mut engine, prompt, args, drafted)?;
+            let mut text: Option<Vec<u32>> = None;
+            for (line, &way) in table.lines.iter_mut().zip(&ways) {
+                let answer = answer(&mut engine, prompt, args, way)?;
                 if args.json {
-                    let line = json!({
-                        "prompt": index, "round": round, "drafted": drafted, "prompt_tokens": prompt.len(),
-                        "first_s": answer.first.as_secs_f64(), "decode_s": answer.decode.as_secs_f64(),
-                        "n": answer.token_ids.len() - 1, "passes": answer.passes, "token_ids": answer.token_ids,
+                    let asked = match way {
+                        Way::Plain => Some(0),
+                        Way::Drafted(DraftTokens(n)) => n,
+                    };
+                    let [draft_s, verify_s, choose_s, host_s] =
+                        split(&answer.times).map(|part| part.as_secs_f64());
+                    let object = json!({
+                        "prompt": index, "round": round, "drafted": way != Way::Plain, "draft_tokens": asked,
+                        "prompt_tokens": prompt.len(), "first_s": answer.first.as_secs_f64(),
+                        "decode_s": answer.decode.as_secs_f64(), "n": answer.token_ids.len() - 1, "passes": answer.passes,
+                        "draft_s": draft_s, "verify_s": verify_s, "choose_s": choose_s, "host_s": host_s,
+                        "token_ids": answer.token_ids,
                     });
-                    writeln!(out, "{line}").map_err(Failure::output)?;
+                    writeln!(out, "{object}").map_err(Failure::output)?;
                 }
-                table.add(drafted, &answer);
-                texts.push(answer.token_ids);
-            }
-            if texts.windows(2).any(|pair| pair[0] != pair[1]) {
-                return Err(Failure::failed(format!(
-                    "prompt {index}: the drafted text differs from the plain one"
-                )));
+                line.add(&answer);
+                if text.get_or_insert_with(|| answer.token_ids.clone()) != &answer.token_ids {
+                    let name = way.name();
+                    return Err(Failure::failed(format!(
+                        "prompt {index}: the text of `{name}` differs from the plain one"
+                    )));
+                }
             }
         }
     }
@@ -167,13 +203,17 @@ fn load(
     Ok(engine)
 }
 
-fn answer(engine: &mut Engine, prompt: &[TokenId], args: &Args, drafted: bool) -> Result<Answer, Failure> {
+fn answer(engine: &mut Engine, prompt: &[TokenId], args: &Args, way: Way) -> Result<Answer, Failure> {
     let mut request = Request::new(prompt.to_vec(), args.n);
     request.ignore_eos = args.ignore_eos;
-    request.draft.enabled = drafted;
+    match way {
+        Way::Plain => request.draft.enabled = false,
+        Way::Drafted(DraftTokens(n)) => request.draft.tokens_per_round = n,
+    }
     let id = engine.submit(request).map_err(Failure::bad_input)?;
     let (mut token_ids, mut events) = (Vec::new(), Vec::new());
-    let (start, mut first, mut passes) = (Instant::now(), None, 0);
+    let (start, before) = (Instant::now(), engine.times());
+    let (mut first, mut passes) = (None, 0);
     while !engine.is_idle() {
         engine.step(&mut events).map_err(Failure::failed)?;
         passes += u64::from(first.is_some());
@@ -189,45 +229,91 @@ fn answer(engine: &mut Engine, prompt: &[TokenId], args: &Args, drafted: bool) -
         }
     }
     let first = first.ok_or_else(|| Failure::failed("a prompt was answered with nothing"))?;
-    Ok(Answer { token_ids, first, decode: start.elapsed() - first, passes })
+    let times = engine.times() - before;
+    Ok(Answer { token_ids, first, decode: start.elapsed() - first, passes, times })
 }
 
-/// Answers of both ways.
-#[derive(Default)]
+/// Draft, verify, choose and everything else.
+fn split(times: &RoundTimes) -> [Duration; 4] {
+    [times.draft, times.verify, times.choose, times.host]
+}
+
+/// Answers of all ways.
 struct Table {
-    rates: [Vec<f64>; 2],
-    prompt_ms: [Vec<f64>; 2],
-    tokens: [u64; 2],
-    passes: [u64; 2],
+    lines: Vec<Line>,
+}
+
+/// Answers of one way.
+struct Line {
+    name: String,
+    rates: Vec<f64>,
+    prompt_ms: Vec<f64>,
+    tokens: u64,
+    passes: u64,
+    decode: Duration,
+    times: RoundTimes,
+}
+
+impl Line {
+    fn add(&mut self, answer: &Answer) {
+        if answer.passes > 0 {
+            self.rates.push(answer.rate());
+        }
+        self.prompt_ms.push(answer.first.as_secs_f64() * 1e3);
+        self.tokens += answer.token_ids.len() as u64 - 1;
+        self.passes += answer.passes;
+        self.decode += answer.decode;
+        self.times += answer.times;
+    }
+
+    /// Tokens by seconds over all answers.
+    fn rate(&self) -> f64 {
+        self.tokens as f64 / self.decode.as_secs_f64()
+    }
+
+    fn render(&self, plain: &Line) -> String {
+        let (rate, prompt) = (Spread::of(&self.rates), Spread::of(&self.prompt_ms));
+        let per_pass = self.tokens as f64 / self.passes as f64;
+        let rounds = self.times.rounds();
+        let share = |part: Duration| 100.0 * part.as_secs_f64() / rounds.as_secs_f64();
+        let [draft, verify, choose, host] = split(&self.times).map(share);
+        format!(
+            "{:9} {:8.1} tokens/s ({:.1} to {:.1}), {:.2} x plain, {per_pass:.2} tokens a pass, prompt {:.2} ms ({:.2} to {:.2})\n{:9} a pass {:.3} ms: draft {draft:.1} %, verify {verify:.1} %, choose {choose:.1} %, host {host:.1} %\n",
+            self.name,
+            self.rate(),
+            rate.min,
+            rate.max,
+            self.rate() / plain.rate(),
+            prompt.median,
+            prompt.min,
+            prompt.max,
+            "",
+            1e3 * self.decode.as_secs_f64() / self.passes as f64,
+        )
+    }
 }
 
 impl Table {
-    fn add(&mut self, drafted: bool, answer: &Answer) {
-        let way = usize::from(drafted);
-        if answer.passes > 0 {
-            self.rates[way].push(answer.rate());
-        }
-        self.prompt_ms[way].push(answer.first.as_secs_f64() * 1e3);
-        self.tokens[way] += answer.token_ids.len() as u64 - 1;
-        self.passes[way] += answer.passes;
+    fn new(ways: &[Way]) -> Table {
+        let line = |way: &Way| Line {
+            name: way.name(),
+            rates: Vec::new(),
+            prompt_ms: Vec::new(),
+            tokens: 0,
+            passes: 0,
+            decode: Duration::ZERO,
+            times: RoundTimes::default(),
+        };
+        Table { lines: ways.iter().map(line).collect() }
     }
 
     fn render(&self, engine: &Engine, folder: &ModelFolder) -> String {
-        let info = engine.backend_info();
-        let mut text = format!("{}: {info}\n", folder.origin().display());
-        for (way, name) in
-            ["plain", "drafted"].into_iter().enumerate().filter(|(way, _)| self.passes[*way] > 0)
-        {
-            let (rate, prompt) = (Spread::of(&self.rates[way]), Spread::of(&self.prompt_ms[way]));
-            let per_pass = self.tokens[way] as f64 / self.passes[way] as f64;
-            text += &format!(
-                "{name:8} {:8.1} tokens/s ({:.1} to {:.1}), {per_pass:.2} tokens a pass, prompt {:.2} ms ({:.2} to {:.2})\n",
-                rate.median, rate.min, rate.max, prompt.median, prompt.min, prompt.max
-            );
+        let mut text = format!("{}: {}\n", folder.origin().display(), engine.backend_info());
+        for line in self.lines.iter().filter(|line| line.passes > 0) {
+            text += &line.render(&self.lines[0]);
         }
-        if self.passes[1] > 0 {
-            let ratio = Spread::of(&self.rates[1]).median / Spread::of(&self.rates[0]).median;
-            text += &format!("drafted / plain {ratio:.2}, every text the same\n");
+        if self.lines.len() > 1 {
+            text += "every text the same\n";
         }
         text
     }

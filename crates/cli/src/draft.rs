@@ -68,7 +68,7 @@ impl DrafterArgs {
 impl DraftArgs {
     /// As [`DrafterArgs::open`].
     pub(crate) fn open(&self, made_up: &MadeUpArgs) -> Result<Drafters, Failure> {
-        Ok(Drafters { tokens_per_round: self.draft_tokens.0, ..self.drafter.open(made_up)? })
+        Ok(self.drafter.open(made_up)?.with_tokens_per_round(self.draft_tokens.0))
     }
 }
 
@@ -89,6 +89,11 @@ impl Drafters {
     pub(crate) fn of_folder(folder: ModelFolder) -> Self {
         let conventions = AssistantConventions::default();
         Self { list: vec![Opened::Folder(folder)], tokens_per_round: None, conventions }
+    }
+
+    /// With room for so many drafts a round; `None`: for what each drafter suggests.
+    pub(crate) fn with_tokens_per_round(self, tokens_per_round: Option<usize>) -> Self {
+        Self { tokens_per_round, ..self }
     }
 
     /// Whether anybody drafts.
@@ -169,10 +174,11 @@ impl NgramArgs {
 
 /// Drafts of a round; `None` leaves it to the drafter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct DraftTokens(Option<usize>);
+pub(crate) struct DraftTokens(pub(crate) Option<usize>);
 
 impl DraftTokens {
-    fn parse(word: &str) -> Result<Self, String> {
+    /// Parses one number.
+    pub(crate) fn parse(word: &str) -> Result<Self, String> {
         match (word, word.parse()) {
             ("auto", _) => Ok(DraftTokens(None)),
             (_, Ok(n)) => Ok(DraftTokens(Some(n))),

@@ -24,7 +24,8 @@ shapes!(
     "gemma4-12b-assistant",
     "gemma4-26b-a4b-assistant",
     "gemma4-31b-assistant",
-    "bench-300m"
+    "bench-300m",
+    "bench-300m-assistant"
 );
 
 /// Parses a name; help and errors list them all.

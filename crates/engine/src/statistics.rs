@@ -1,6 +1,6 @@
 //! How drafting went, and where time goes. Only what was emitted counts as accepted.
 
-use std::ops::AddAssign;
+use std::ops::{AddAssign, Sub};
 use std::time::Duration;
 
 /// Where the time of an engine's steps went. All zero without a clock, see [`crate::Engine::set_clock`].
@@ -32,6 +32,21 @@ impl AddAssign for RoundTimes {
         self.verify += other.verify;
         self.choose += other.choose;
         self.host += other.host;
+    }
+}
+
+impl Sub for RoundTimes {
+    type Output = Self;
+
+    /// What was added since `earlier`.
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            prefill: self.prefill - earlier.prefill,
+            draft: self.draft - earlier.draft,
+            verify: self.verify - earlier.verify,
+            choose: self.choose - earlier.choose,
+            host: self.host - earlier.host,
+        }
     }
 }
 
