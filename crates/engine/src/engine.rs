@@ -212,7 +212,8 @@ impl Engine {
     fn sequence(&self, id: RequestId, request: Request) -> Sequence {
         let limit = self.admission.limit(&request);
         let detokenizer = self.text.as_ref().map(|text| text.detokenizer());
-        let drafter = self.drafter.as_ref().filter(|_| request.draft.enabled);
+        let drafter =
+            self.drafter.as_ref().filter(|drafter| request.draft.enabled && drafter.serves(&request));
         let drafting = drafter.map(|drafter| {
             Drafting::new(drafter.as_ref(), request.draft.tokens_per_round, self.sizes.max_drafts)
         });
@@ -222,6 +223,7 @@ impl Engine {
             id,
             n_prompt: request.prompt.len(),
             tokens: request.prompt,
+            prediction: request.prediction,
             len: 0,
             limit,
             end_tokens,
@@ -367,6 +369,9 @@ impl Engine {
         self.backend.open(slot, sequence.init());
         if let (Some(drafter), true) = (&mut self.drafter, sequence.drafted()) {
             drafter.open(self.backend.as_mut(), slot, &sequence.tokens);
+            if !sequence.prediction.is_empty() {
+                drafter.predicted(slot, &sequence.prediction, &sequence.tokens[sequence.n_prompt..]);
+            }
             // Back after a preemption: who gave up before is not asked again.
             let given_up = sequence.drafting.iter().flat_map(|drafting| drafting.statistics.given_up());
             for source in given_up {

@@ -29,6 +29,9 @@ pub struct Request {
     pub logprobs: Option<LogprobOptions>,
     /// Whether and how far to draft. Never changes the text.
     pub draft: DraftSettings,
+    /// What the output is expected to be, for a drafter that follows it ([`crate::DraftSource::Prediction`]); empty where nothing is.
+    /// Never changes the text.
+    pub prediction: Vec<TokenId>,
 }
 
 impl Request {
@@ -43,6 +46,7 @@ impl Request {
             choice: 0,
             logprobs: None,
             draft: DraftSettings::default(),
+            prediction: Vec::new(),
         }
     }
 

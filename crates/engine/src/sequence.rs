@@ -23,6 +23,8 @@ pub(crate) struct Sequence {
     /// Prompt, then what was emitted.
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) n_prompt: usize,
+    /// What the client expects the output to be; empty where it says nothing.
+    pub(crate) prediction: Vec<TokenId>,
     /// Committed tokens; the K/V of `tokens[..len]` is valid while the sequence has a slot.
     pub(crate) len: usize,
     /// Tokens at which it ends.

@@ -53,7 +53,8 @@ impl Sub for RoundTimes {
 /// Drafting statistics of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DraftStatistics {
-    /// Kind of drafter: `assistant`, `dflash`, `ngram`, `model`; of a chain, that of its first member.
+    /// Kind of drafter: `assistant`, `dflash`, `ngram`, `model`, `prediction`; of a chain, that of its first member that needs no
+    /// prediction.
     pub kind: &'static str,
     /// Verify passes with at least one draft.
     pub rounds: u64,
@@ -106,6 +107,11 @@ impl DraftStatistics {
             sources: sources.iter().map(source).collect(),
             source_per_round: Vec::new(),
         }
+    }
+
+    /// What the drafter of a kind did; `None` if there is none.
+    pub fn of(&self, kind: &str) -> Option<&SourceStatistics> {
+        self.sources.iter().find(|source| source.kind == kind)
     }
 
     /// Sources that stopped.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline::drafters::{Chain, Drafter, NgramDrafter, NgramLengths};
+use paceline::drafters::{Chain, Drafter, NgramDrafter, NgramLengths, PredictionDrafter};
 use paceline::{Activation, Detokenizer, Engine, EngineParts, Sizes, TextDecoder};
 use paceline_backend::{KvGroupSpec, Sampling, TokenId};
 use paceline_models::{Exports, Limits, Target};
@@ -25,6 +25,8 @@ pub enum ToyDrafter {
     OwnKv(Vec<Option<usize>>),
     /// n-grams of 1 to 3 tokens: single ones, because the toy's habits are all that repeats in its texts.
     Ngram,
+    /// What the request predicts.
+    Prediction,
     /// Several, in order.
     Chain(Vec<ToyDrafter>),
 }
@@ -61,6 +63,9 @@ impl ToyDrafter {
             ToyDrafter::Ngram => {
                 let lengths = NgramLengths::new(1, 3).expect("lengths in order");
                 Some(Box::new(NgramDrafter::new(lengths, NgramDrafter::DEFAULT_DRAFTS)))
+            }
+            ToyDrafter::Prediction => {
+                Some(Box::new(PredictionDrafter::new(PredictionDrafter::DEFAULT_DRAFTS)))
             }
             ToyDrafter::Chain(members) => {
                 let make = |member: &ToyDrafter| member.make(model, sampling, exports, backend, limits);

@@ -6,7 +6,8 @@
 use paceline_backend::{Backend, Pass, SlotId, TokenId};
 use paceline_models::OwnedGroup;
 
-use super::{DraftError, DraftSlot, Drafter, SettledSlot};
+use super::{DraftError, DraftSlot, Drafter, PredictionDrafter, SettledSlot};
+use crate::request::Request;
 
 /// See the module documentation.
 pub struct Chain {
@@ -77,8 +78,10 @@ impl Chain {
 }
 
 impl Drafter for Chain {
+    /// The first member's, if that needs no prediction.
     fn kind(&self) -> &'static str {
-        self.members[0].drafter.kind()
+        let mut kinds = self.members.iter().map(|member| member.drafter.kind());
+        kinds.find(|kind| *kind != PredictionDrafter::KIND).unwrap_or(PredictionDrafter::KIND)
     }
 
     fn sources(&self) -> Vec<&'static str> {
@@ -110,6 +113,14 @@ impl Drafter for Chain {
             member.open[at] = true;
             member.drafter.open(backend, slot, tokens);
         }
+    }
+
+    fn serves(&self, request: &Request) -> bool {
+        self.members.iter().any(|member| member.drafter.serves(request))
+    }
+
+    fn predicted(&mut self, slot: SlotId, prediction: &[TokenId], output: &[TokenId]) {
+        self.drafters().for_each(|drafter| drafter.predicted(slot, prediction, output));
     }
 
     fn close(&mut self, backend: &mut dyn Backend, slot: SlotId) {

@@ -21,6 +21,7 @@ mod chain;
 mod dflash;
 mod model;
 mod ngram;
+mod prediction;
 
 use paceline_backend::{Backend, Pass, SlotId, TokenId};
 use paceline_models::OwnedGroup;
@@ -31,6 +32,9 @@ pub use chain::Chain;
 pub use dflash::DFlashDrafter;
 pub use model::ModelDrafter;
 pub use ngram::{NgramDrafter, NgramLengths};
+pub use prediction::PredictionDrafter;
+
+use crate::request::Request;
 
 /// A slot that may be drafted for in this round.
 #[derive(Debug)]
@@ -149,7 +153,7 @@ pub struct DraftError(pub String);
 
 /// Proposes drafts. Bound to one target in one backend.
 pub trait Drafter: Send {
-    /// `assistant`, `dflash`, `ngram` or `model`.
+    /// `assistant`, `dflash`, `ngram`, `model` or `prediction`.
     fn kind(&self) -> &'static str;
 
     /// Who proposes, by [`Drafter::kind`]: itself, or the members of a [`Chain`].
@@ -180,6 +184,14 @@ pub trait Drafter: Send {
 
     /// A sequence starts, or starts anew after it was preempted, with these known tokens.
     fn open(&mut self, _backend: &mut dyn Backend, _slot: SlotId, _tokens: &[TokenId]) {}
+
+    /// Whether it can propose anything at all for a request.
+    fn serves(&self, _request: &Request) -> bool {
+        true
+    }
+
+    /// Behind [`Drafter::open`], for a request that says what it expects: its prediction, and its output so far.
+    fn predicted(&mut self, _slot: SlotId, _prediction: &[TokenId], _output: &[TokenId]) {}
 
     /// A sequence has left its slot, or is no longer drafted for.
     fn close(&mut self, _backend: &mut dyn Backend, _slot: SlotId) {}

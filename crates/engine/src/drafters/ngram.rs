@@ -7,10 +7,10 @@ mod index;
 
 use paceline_backend::{Backend, SlotId, TokenId};
 
+pub(super) use index::NgramIndex;
 pub use index::NgramLengths;
 
 use super::{DraftError, DraftSlot, Drafter};
-use index::NgramIndex;
 
 /// Tokens of a sequence at which the older half is forgotten: some 5 MB with the usual lengths.
 const HISTORY: usize = 1 << 17;

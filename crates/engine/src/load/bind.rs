@@ -10,7 +10,7 @@ use paceline_models::{
 use super::{LoadError, MAX_DRAFTS};
 use crate::drafters::{
     AssistantConventions, AssistantDrafter, Chain, DFlashDrafter, Drafter, ModelDrafter, NgramDrafter,
-    NgramLengths,
+    NgramLengths, PredictionDrafter,
 };
 
 /// Drafters to load.
@@ -31,6 +31,8 @@ pub enum DraftSource<'a> {
     Checkpoint(&'a ModelFolder),
     /// What stood in the text before.
     Ngram(NgramLengths),
+    /// What a request expects ([`crate::Request::prediction`]). Stands first, so that it goes before what others guess.
+    Prediction,
 }
 
 /// Drafters of which the configs are read.
@@ -42,6 +44,7 @@ pub(super) struct DraftersToBind<'a> {
 /// What a source is by its config.
 enum ToBind<'a> {
     Ngram(NgramLengths),
+    Prediction,
     Assistant(&'a ModelFolder, AssistantConfig),
     /// With the target's layers that it reads.
     DFlash(&'a ModelFolder, DFlashConfig, Vec<usize>),
@@ -64,6 +67,7 @@ impl<'a> ToBind<'a> {
     fn read(source: &DraftSource<'a>, target: Fitting<'_>) -> Result<Self, LoadError> {
         let folder = match *source {
             DraftSource::Ngram(lengths) => return Ok(ToBind::Ngram(lengths)),
+            DraftSource::Prediction => return Ok(ToBind::Prediction),
             DraftSource::Checkpoint(folder) => folder,
         };
         let raw = folder.config();
@@ -93,6 +97,7 @@ impl<'a> ToBind<'a> {
     fn suggests(&self) -> Result<usize, LoadError> {
         Ok(match self {
             ToBind::Ngram(_) => NgramDrafter::DEFAULT_DRAFTS,
+            ToBind::Prediction => PredictionDrafter::DEFAULT_DRAFTS,
             ToBind::Assistant(folder, config) => {
                 let suggested = folder.generation()?.num_assistant_tokens;
                 suggested.or(config.block_drafts).unwrap_or(AssistantDrafter::DEFAULT_DRAFTS)
@@ -105,7 +110,7 @@ impl<'a> ToBind<'a> {
     /// K/V of its own.
     fn kv_groups(&self) -> Vec<KvGroupSpec> {
         match self {
-            ToBind::Ngram(_) | ToBind::Assistant(..) => Vec::new(),
+            ToBind::Ngram(_) | ToBind::Prediction | ToBind::Assistant(..) => Vec::new(),
             ToBind::DFlash(_, config, _) => config.kv_groups(),
             ToBind::Model(_, description) => description.kv_groups.clone(),
         }
@@ -217,6 +222,7 @@ impl<'a> DraftersToBind<'a> {
             kv_blocks = others;
             drafters.push(match drafter {
                 ToBind::Ngram(lengths) => Box::new(NgramDrafter::new(*lengths, n_drafts)),
+                ToBind::Prediction => Box::new(PredictionDrafter::new(n_drafts)),
                 ToBind::Assistant(folder, _) => {
                     let (raw, tensors) = (folder.config(), folder.tensors()?);
                     let network =

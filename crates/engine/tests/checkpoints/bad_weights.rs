@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::setup::{draft, options, sizes, tokens};
 
 /// A folder in memory whose files were changed.
-fn changed(folder: &Path, change: impl FnOnce(&mut Value, &mut Vec<u8>)) -> ModelFolder {
+pub(crate) fn changed(folder: &Path, change: impl FnOnce(&mut Value, &mut Vec<u8>)) -> ModelFolder {
     let read = |name: &str| fs::read(folder.join(name)).unwrap();
     let mut config: Value = serde_json::from_slice(&read("config.json")).unwrap();
     let mut weights = read("model.safetensors");
@@ -36,14 +36,14 @@ fn rename(weights: &mut [u8], from: &str, to: &str) {
 }
 
 /// Sets every value of a bf16 tensor.
-fn fill(weights: &mut [u8], tensor: &str, bits: u16) {
+pub(crate) fn fill(weights: &mut [u8], tensor: &str, bits: u16) {
     bytes_of(weights, tensor)
         .chunks_exact_mut(2)
         .for_each(|value| value.copy_from_slice(&bits.to_le_bytes()));
 }
 
 /// The largest finite number of bf16, and one that is none.
-const LARGEST: u16 = 0x7F7F;
+pub(crate) const LARGEST: u16 = 0x7F7F;
 const NAN: u16 = 0x7FC0;
 
 fn pair(target: &ModelFolder, drafter: Option<&ModelFolder>, k: usize) -> Result<Engine, String> {

@@ -4,6 +4,7 @@ use paceline::drafters::NgramLengths;
 use paceline::{Activation, DraftSource, ModelFolder, Request, TokenId, load};
 use paceline_testkit::paths::{asset, oracle};
 
+use crate::bad_weights::{LARGEST, changed, fill};
 use crate::setup::{draft, open, options_of, sizes};
 
 /// In a chain behind n-grams, each round of the second drafter accepts what it accepts when it begins there anew.
@@ -56,6 +57,28 @@ fn an_assistant_resumes_behind_rounds_of_ngrams() {
 fn dflash_resumes_behind_rounds_of_ngrams() {
     resumes(&asset("tiny-gemma4"), &asset("tiny-gemma4-dflash"));
     resumes(&oracle("gemma4_dense"), &oracle("gemma4_dense_dflash"));
+}
+
+/// What a drafter makes of the target's pass fails in a round that another one drafted: it is left out, and the other goes on.
+#[test]
+fn a_context_that_is_not_finite_is_its_own_drafters_fault() {
+    let folder = ModelFolder::open(&oracle("gemma4_dense")).unwrap();
+    let damaged = changed(&oracle("gemma4_dense_dflash"), |_, weights| fill(weights, "fc.weight", LARGEST));
+    let ngram = DraftSource::Ngram(NgramLengths::new(1, 3).unwrap());
+    let sources = vec![ngram, DraftSource::Checkpoint(&damaged)];
+    let progress = &mut |_, _| {};
+    let options = options_of(&folder, sources, sizes(200, 1, 64, 3), Activation::Bf16, progress);
+    let mut engine = load(&folder, options).unwrap();
+    let prompt: Vec<_> = (0..40).map(|i| TokenId(30 + i % 9)).collect();
+    let mut request = Request::new(prompt, 90);
+    request.ignore_eos = true;
+    let completion = engine.generate(request).unwrap();
+    let [ngrams, dflash] = &draft(&completion).sources[..] else { panic!("two sources") };
+    assert!(ngrams.rounds > 5 && ngrams.inactive_reason.is_none(), "{ngrams:?}");
+    assert!(
+        dflash.inactive_reason.as_deref().is_some_and(|reason| reason.contains("not finite")),
+        "{dflash:?}"
+    );
 }
 
 #[test]

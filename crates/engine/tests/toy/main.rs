@@ -7,6 +7,7 @@ mod field_bugs;
 mod handle;
 mod harness;
 mod ngram;
+mod prediction;
 mod recurrent;
 mod same_text;
 mod sampled;

@@ -48,7 +48,7 @@ impl Default for NgramLengths {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct NgramIndex {
+pub(in crate::drafters) struct NgramIndex {
     lengths: NgramLengths,
     /// Tokens at which the older half is forgotten.
     capacity: usize,
@@ -59,19 +59,19 @@ pub(super) struct NgramIndex {
 
 impl NgramIndex {
     /// An empty history that keeps at least the last half of `capacity` tokens.
-    pub(super) fn new(lengths: NgramLengths, capacity: usize) -> Self {
+    pub(in crate::drafters) fn new(lengths: NgramLengths, capacity: usize) -> Self {
         assert!(capacity >= 2 * lengths.max, "a history of {capacity} tokens");
         let tables = (lengths.min..=lengths.max).map(Table::new).collect();
         Self { lengths, capacity, tokens: Vec::new(), tables }
     }
 
     /// Tokens that are remembered.
-    pub(super) fn tokens(&self) -> &[TokenId] {
+    pub(in crate::drafters) fn tokens(&self) -> &[TokenId] {
         &self.tokens
     }
 
     /// Adds tokens behind those known.
-    pub(super) fn extend(&mut self, tokens: &[TokenId]) {
+    pub(in crate::drafters) fn extend(&mut self, tokens: &[TokenId]) {
         // What would be forgotten at once needs no entry.
         let tokens = if tokens.len() > self.capacity {
             self.clear();
@@ -106,12 +106,12 @@ impl NgramIndex {
     }
 
     /// The place behind the newest earlier occurrence of the longest suffix of the text that has one.
-    pub(super) fn find(&self) -> Option<usize> {
+    pub(in crate::drafters) fn find(&self) -> Option<usize> {
         self.find_suffix_of(&self.tokens)
     }
 
     /// As [`NgramIndex::find`] for another text that is looked up here.
-    pub(super) fn find_suffix_of(&self, text: &[TokenId]) -> Option<usize> {
+    pub(in crate::drafters) fn find_suffix_of(&self, text: &[TokenId]) -> Option<usize> {
         let mut hashes = [Hash::default(); NgramLengths::MOST];
         let most = self.lengths.max.min(text.len());
         let mut hash = Hash::default();
