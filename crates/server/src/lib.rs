@@ -128,12 +128,14 @@ impl Server {
         self.app.loaded().map(|served| served.model.engine.status())
     }
 
-    /// Waits for SIGTERM, SIGINT or the end of the engine, and then ends as [`Server::stop`] does; a second signal cuts at once.
+    /// Calls `ready` once signals are heard, waits for SIGTERM, SIGINT or the end of the engine, and then ends as
+    /// [`Server::stop`] does; a second signal cuts at once.
     ///
     /// # Errors
     /// No signals, or the engine has stopped by itself.
-    pub fn run(self, drain: Duration) -> Result<(), ServeError> {
+    pub fn run(self, drain: Duration, ready: impl FnOnce(SocketAddr)) -> Result<(), ServeError> {
         let mut signals = self.runtime.block_on(async { signals::Signals::new() })?;
+        ready(self.address);
         let app = Arc::clone(&self.app);
         let broken = self.runtime.block_on(async {
             tokio::select! {

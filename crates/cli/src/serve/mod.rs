@@ -62,8 +62,8 @@ pub(crate) struct Args {
     /// Outputs that wait for their turn; further requests are told to come again (429)
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(..=MAX_QUEUE))]
     queue: u64,
-    /// Most tokens of prompts that one pass reads
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = model::at_least_one)]
+    /// Most tokens of prompts that one pass reads: fewer make running outputs wait less while a long prompt arrives
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = model::at_least_one)]
     prefill_chunk: usize,
     /// Memory for K and V, in MiB; left out, what --max-running outputs of --context tokens need
     #[arg(long, value_name = "N")]
@@ -192,11 +192,12 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let name = args.model_name.clone().unwrap_or_else(|| name(&folder, place));
     let served = Model::new(name.clone(), &folder, tokenizer, engine).map_err(Failure::bad_input)?;
     server.publish(served);
-    let address = server.address();
-    tracing::info!(model = name, %address, "ready");
-    // Whoever started the server may not listen to it.
-    let _ = writeln!(io::stdout(), "listening on http://{address}").and_then(|()| io::stdout().flush());
-    Ok(server.run(Duration::from_secs(args.limits.drain_time))?)
+    let ready = |address| {
+        tracing::info!(model = name, %address, "ready");
+        // Whoever started the server may not listen to it.
+        let _ = writeln!(io::stdout(), "listening on http://{address}").and_then(|()| io::stdout().flush());
+    };
+    Ok(server.run(Duration::from_secs(args.limits.drain_time), ready)?)
 }
 
 impl From<ServeError> for Failure {

@@ -1,0 +1,314 @@
+#!/usr/bin/env python3
+"""Measures `paceline serve` under load, from this machine, with nothing but Python's standard library.
+
+    python3 bench/serve_load.py --bin target/release/paceline MODEL [--draft D] [--save NAME]
+
+For drafting off and on it starts a server and measures
+  - one client, whole answers: tokens/s beside the same prompts in `paceline run` (what HTTP costs);
+  - 1, 8 and 32 clients, streamed: tokens/s of all together, beside that many times one client without drafts (what a pass of
+    many rows would give if it cost as much as one of a single row), and the times between tokens;
+  - the same times with 8 clients while long prompts arrive;
+  - processor time of the threads that serve HTTP, for each streamed token.
+With --storm S it sends random requests for S seconds instead, cuts off a third of them, and checks that memory stays and that
+slots, places and blocks come back.
+
+Times between tokens are taken where a client reads them. Tokens of one round arrive together, so half of them may show 0.
+The client shares the processors with the server: on a small machine the figures are a lower bound.
+"""
+import argparse
+import asyncio
+import json
+import os
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+ASKS = ["Tell me a short story about a fox.", "What is the capital of France?", "Count to ten.", "Name a fruit.", "Who are you?",
+        "What is 17 plus 25?", "Tell me a story about a dog and a cat.", "Write about the sea."]
+
+
+class Server:
+    def __init__(self, args, draft, *more):
+        command = [args.bin, "serve", args.model, "--port", "0", "--log", "warn", "--threads", str(args.threads),
+                   "--context", str(args.context), "--max-running", "32", "--queue", "64", *more]
+        if draft:
+            command += ["--draft", args.draft, "--draft-tokens", args.draft_tokens]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        line = self.process.stdout.readline()
+        found = re.match(r"listening on http://([\d.]+):(\d+)", line)
+        if not found:
+            sys.exit("the server did not start: %r" % line)
+        self.host, self.port = found[1], int(found[2])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+
+    def http_seconds(self):
+        """Processor time of the threads that serve connections."""
+        ticks = 0
+        base = "/proc/%d/task" % self.process.pid
+        for task in os.listdir(base):
+            with open("%s/%s/stat" % (base, task)) as f:
+                head, _, tail = f.read().rpartition(")")
+            if head.partition("(")[2].startswith("paceline-http"):
+                fields = tail.split()
+                ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def resident_kb(self):
+        with open("/proc/%d/status" % self.process.pid) as f:
+            return int(re.search(r"VmRSS:\s+(\d+)", f.read())[1])
+
+    async def metrics(self):
+        reader, writer = await asyncio.open_connection(self.host, self.port)
+        writer.write(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        page = (await reader.read()).decode()
+        writer.close()
+        return {m[1]: float(m[2]) for m in re.finditer(r'^([a-z:_0-9]+)\{model_name="[^"]*"\} (\S+)$', page, re.M)}
+
+
+class Client:
+    """One connection, kept open between requests."""
+
+    def __init__(self, server):
+        self.server, self.streams = server, None
+
+    async def post(self, body):
+        if self.streams is None:
+            self.streams = await asyncio.open_connection(self.server.host, self.server.port)
+        reader, writer = self.streams
+        data = json.dumps(body).encode()
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+                     b"content-length: %d\r\n\r\n" % len(data) + data)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        return reader, int(head.split()[1]), head
+
+    async def whole(self, body):
+        reader, status, head = await self.post(body)
+        answer = await reader.readexactly(int(re.search(r"content-length: (\d+)", head)[1]))
+        return status, json.loads(answer)
+
+    async def stream(self, body):
+        """Times at which tokens arrived, and how many."""
+        reader, status, _ = await self.post(dict(body, stream=True, return_token_ids=True))
+        if status != 200:
+            raise RuntimeError("HTTP %d" % status)
+        times = []
+        while True:
+            size = int(await reader.readline(), 16)
+            part = await reader.readexactly(size + 2)
+            if size == 0:
+                return times
+            now = time.perf_counter()
+            times += [now] * part.count(b'"token_ids":[')
+
+    def close(self):
+        if self.streams:
+            self.streams[1].close()
+            self.streams = None
+
+
+def ask(i, n_tokens, **more):
+    return dict({"messages": [{"role": "user", "content": ASKS[i % len(ASKS)]}], "temperature": 0, "max_tokens": n_tokens,
+                 "ignore_eos": True}, **more)
+
+
+async def clients(server, n, requests, n_tokens):
+    """n clients, each with its requests one after the other: seconds, tokens, times between tokens."""
+    gaps, tokens = [], 0
+
+    async def one(i):
+        nonlocal tokens
+        client = Client(server)
+        for j in range(requests):
+            times = await client.stream(ask(i + j, n_tokens))
+            gaps.extend(b - a for a, b in zip(times, times[1:]))
+            tokens += len(times)
+        client.close()
+    start = time.perf_counter()
+    await asyncio.gather(*(one(i) for i in range(n)))
+    return time.perf_counter() - start, tokens, gaps
+
+
+def at(values, share):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(share * len(values)))]
+
+
+async def long_prompts(server, words, until):
+    """Long prompts, one after the other."""
+    client, n = Client(server), 0
+    while not until.is_set():
+        body = ask(0, 1)
+        body["messages"][0]["content"] = "word%d " % n + "Tell me a story about a fox. " * (words // 7)
+        await client.whole(body)
+        n += 1
+    client.close()
+    return n
+
+
+class Figures:
+    def __init__(self):
+        self.list = []
+
+    def add(self, name, value, unit, limit=None, spread=None):
+        figure = {"name": name, "value": round(value, 4), "unit": unit}
+        if spread:
+            figure.update(min=round(min(spread), 4), max=round(max(spread), 4))
+        if limit is not None:
+            figure["limit"] = round(limit, 4)
+        self.list.append(figure)
+        print("%-44s %10.3f %s%s" % (name, value, unit, "" if limit is None else "   of %.3f" % limit), flush=True)
+
+
+def run_seconds(args, i, n_tokens, draft):
+    """The same prompt without a server: prefill and decode as `paceline run` measures them."""
+    command = [args.bin, "run", args.model, "-p", ASKS[i % len(ASKS)], "-n", str(n_tokens), "--ignore-eos", "--json",
+               "--threads", str(args.threads)]
+    if draft:
+        command += ["--draft", args.draft, "--draft-tokens", args.draft_tokens]
+    timings = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["timings"]
+    return (timings["prefill_ms"] + timings["decode_ms"]) / 1e3
+
+
+async def measure(args):
+    figures, single = Figures(), None
+    for draft in [False, True] if args.draft else [False]:
+        mode = "drafted" if draft else "plain"
+        with Server(args, draft) as server:
+            await clients(server, 2, 2, args.tokens)
+            client, overheads, speeds = Client(server), [], []
+            for i in range(args.rounds * len(ASKS)):
+                direct = run_seconds(args, i, args.tokens, draft)
+                start = time.perf_counter()
+                status, answer = await client.whole(ask(i, args.tokens))
+                seconds = time.perf_counter() - start
+                assert status == 200 and answer["usage"]["completion_tokens"] == args.tokens, answer
+                overheads.append(100 * (seconds / direct - 1))
+                speeds.append(args.tokens / seconds)
+            client.close()
+            figures.add("serve.%s.whole_tokens_per_s" % mode, statistics.median(speeds), "tokens/s", spread=speeds)
+            figures.add("serve.%s.http_overhead" % mode, statistics.median(overheads), "%", limit=5, spread=overheads)
+            for n in (1, 8, 32):
+                before = server.http_seconds()
+                runs = [await clients(server, n, max(1, 16 // n), args.tokens) for _ in range(args.rounds)]
+                used = server.http_seconds() - before
+                tokens = sum(run[1] for run in runs)
+                speeds = [run[1] / run[0] for run in runs]
+                speed = statistics.median(speeds)
+                if single is None:
+                    single = speed
+                name = "serve.%s.%d_clients." % (mode, n)
+                figures.add(name + "tokens_per_s", speed, "tokens/s", limit=n * single, spread=speeds)
+                gaps = [gap * 1e3 for run in runs for gap in run[2]]
+                figures.add(name + "between_tokens_p50", at(gaps, 0.5), "ms")
+                figures.add(name + "between_tokens_p99", at(gaps, 0.99), "ms")
+                figures.add(name + "http_cpu_per_token", used / tokens * 1e6, "us", limit=25)
+            until = asyncio.Event()
+            arriving = asyncio.create_task(long_prompts(server, args.long, until))
+            gaps = []
+            for _ in range(args.rounds):
+                gaps += [gap * 1e3 for gap in (await clients(server, 8, 2, args.tokens))[2]]
+            until.set()
+            prompts = await arriving
+            name = "serve.%s.8_clients_long_prompts." % mode
+            figures.add(name + "between_tokens_p50", at(gaps, 0.5), "ms")
+            figures.add(name + "between_tokens_p99", at(gaps, 0.99), "ms")
+            figures.add(name + "prompts", prompts, "prompts")
+    return figures.list
+
+
+async def storm(args):
+    """Random requests, a third of them cut off, from more clients than there is room for."""
+    with Server(args, bool(args.draft), "--kv-memory", str(args.storm_kv)) as server:
+        counts = {"answered": 0, "cut off": 0, "refused": 0}
+        sizes = []
+        end = time.monotonic() + args.storm
+
+        async def one(seed):
+            dice = random.Random(seed)
+            while time.monotonic() < end:
+                body = ask(dice.randrange(100), dice.randint(1, 120), n=dice.choice([1, 1, 2]), stream=dice.random() < 0.5,
+                           temperature=dice.choice([0, 0.8]), draft={"enabled": dice.random() < 0.7})
+                client = Client(server)
+                try:
+                    if dice.random() < 1 / 3:
+                        await asyncio.wait_for(client.whole(dict(body, max_tokens=400, stream=False)), dice.random() * 0.2)
+                    elif body["stream"]:
+                        await client.stream(body)
+                    else:
+                        status, _ = await client.whole(body)
+                        if status == 429:
+                            raise RuntimeError("HTTP 429")
+                        assert status == 200, status
+                    counts["answered"] += 1
+                except asyncio.TimeoutError:
+                    counts["cut off"] += 1
+                except RuntimeError as e:
+                    assert "429" in str(e), e
+                    counts["refused"] += 1
+                    await asyncio.sleep(0.05)
+                finally:
+                    client.close()
+
+        async def watch():
+            while time.monotonic() < end:
+                await asyncio.sleep(args.storm / 10)
+                sizes.append(server.resident_kb())
+        await asyncio.gather(watch(), *(one(i) for i in range(120)))
+        for _ in range(100):
+            left = await server.metrics()
+            if left["vllm:num_requests_running"] + left["vllm:num_requests_waiting"] == 0 and left["paceline:free_places"] == left["paceline:places"]:
+                break
+            await asyncio.sleep(0.1)
+        else:
+            sys.exit("requests are left: %r" % left)
+        if left["vllm:kv_cache_usage_perc"] != 0:
+            sys.exit("blocks are left: %r" % left)
+        print(counts, "preemptions", int(left["vllm:num_preemptions_total"]), "resident kB", sizes)
+        growth = 100 * (sizes[-1] / sizes[len(sizes) // 3] - 1)
+        if growth > 5 or min(counts.values()) == 0:
+            sys.exit("memory grew by %.1f %%, or nothing of a kind happened" % growth)
+        return [{"name": "serve.storm.memory_growth", "value": round(growth, 3), "unit": "%", "limit": 5}]
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("model")
+    p.add_argument("--bin", default="target/release/paceline")
+    p.add_argument("--draft")
+    p.add_argument("--draft-tokens", default="auto")
+    p.add_argument("--threads", type=int, default=os.cpu_count())
+    p.add_argument("--context", type=int, default=1024)
+    p.add_argument("--tokens", type=int, default=128, help="of each answer")
+    p.add_argument("--long", type=int, default=700, help="words of a long prompt")
+    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--storm", type=float, help="seconds of random traffic instead")
+    p.add_argument("--storm-kv", type=int, default=8, help="MiB of K/V for it")
+    p.add_argument("--save", metavar="NAME", help="write bench/results/DATE-NAME.json")
+    args = p.parse_args()
+    figures = asyncio.run(storm(args) if args.storm else measure(args))
+    if args.save:
+        with open("/proc/cpuinfo") as f:
+            model = re.search(r"model name\s*: (.*)", f.read())
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+        date = time.strftime("%Y-%m-%d")
+        result = {"date": date, "machine": "%d cores, %s" % (os.cpu_count(), model[1] if model else "unknown"), "commit": commit,
+                  "command": "bench/serve_load.py " + " ".join(a for a in sys.argv[1:]), "figures": figures}
+        path = os.path.join(os.path.dirname(__file__), "results", "%s-%s.json" % (date, args.save))
+        with open(path, "w") as f:
+            json.dump(result, f, indent=1)
+            f.write("\n")
+        print(path)
+
+
+if __name__ == "__main__":
+    main()
