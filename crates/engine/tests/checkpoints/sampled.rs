@@ -62,6 +62,79 @@ fn drafts_batches_and_chunks_change_no_bit_of_text_and_log_probabilities() {
     }
 }
 
+const TEMPERATURES: [f32; 6] = [0.0, 1e-6, 0.2, 0.7, 1.0, 1.5];
+
+/// Requests in which every temperature meets every filter and every penalty, and every filter every penalty and every seed.
+fn array() -> Vec<Request> {
+    let filter = |index: usize, options: &mut SamplingOptions| match index {
+        0 => {}
+        1 => options.top_k = 40,
+        2 => options.top_p = 0.9,
+        3 => options.min_p = 0.05,
+        4 => options.typical_p = 0.9,
+        _ => (options.top_k, options.top_p, options.min_p, options.typical_p) = (300, 0.97, 0.01, 0.95),
+    };
+    let penalty = |index: usize, options: &mut SamplingOptions| match index {
+        0 => {}
+        1 => options.repetition_penalty = 1.2,
+        2 => options.presence_penalty = 1.0,
+        3 => options.frequency_penalty = 0.5,
+        _ => {
+            (options.repetition_penalty, options.frequency_penalty) = (0.9, 0.2);
+            options.logit_bias = vec![(TokenId(286), 2.0), (TokenId(369), -100.0)];
+            options.min_tokens = 10;
+        }
+    };
+    let seeds = [0, 12_345, u64::MAX];
+    let mut requests = requests(36);
+    let mut seen = std::collections::HashSet::new();
+    for (i, request) in requests.iter_mut().enumerate() {
+        let (t, f) = (i / 6, i % 6);
+        let (p, s) = ((t + f) % 5, (t + 2 * f) % 3);
+        let mut options = SamplingOptions { temperature: TEMPERATURES[t], ..SamplingOptions::default() };
+        filter(f, &mut options);
+        penalty(p, &mut options);
+        options.seed = Some(seeds[s]);
+        (request.sampling, request.max_tokens) = (options, 24);
+        seen.extend([("tf", t, f), ("tp", t, p), ("ts", t, s), ("fp", f, p), ("fs", f, s), ("ps", p, s)]);
+    }
+    assert_eq!(seen.len(), 36 + 30 + 18 + 30 + 18 + 15, "not every pair comes up");
+    requests
+}
+
+#[test]
+fn every_pair_of_temperature_filter_penalty_and_seed_gives_the_plain_text() {
+    let assistant = asset("tiny-gemma4-assistant");
+    let requests = array();
+    let mut engine = open(&asset("tiny-gemma4"), None, sizes(80, 1, 512, 0), Activation::Bf16);
+    let plain = run(&mut engine, &requests, 0);
+    let mut counts = [[0; 2]; TEMPERATURES.len()];
+    for (k, n_slots, chunk, stagger) in [(1, 3, 5, 1), (4, 8, 512, 0), (7, 1, 2, 0)] {
+        let sizes = sizes(80, n_slots, chunk, k);
+        let mut engine = open(&asset("tiny-gemma4"), Some(&assistant), sizes, Activation::Bf16);
+        for (i, (drafted, plain)) in run(&mut engine, &requests, stagger).iter().zip(&plain).enumerate() {
+            let what = format!("{k} drafts, {n_slots} slots, {:?}", requests[i].sampling);
+            assert_eq!((&drafted.token_ids, &drafted.text), (&plain.token_ids, &plain.text), "{what}");
+            assert_eq!(drafted.logprobs, plain.logprobs, "{what}");
+            let (drafted, plain) = (drafted.finished.as_ref().unwrap(), plain.finished.as_ref().unwrap());
+            assert_eq!(
+                (drafted.reason, drafted.usage, drafted.seed),
+                (plain.reason, plain.usage, plain.seed),
+                "{what}"
+            );
+            let draft = drafted.draft.as_ref().expect("it was drafted for");
+            let [accepted, rejected] = &mut counts[i / 6];
+            (*accepted, *rejected) = (*accepted + draft.accepted, *rejected + draft.drafted - draft.accepted);
+        }
+    }
+    for (temperature, [accepted, rejected]) in TEMPERATURES.iter().zip(counts) {
+        assert!(
+            accepted > 50 && rejected > 50,
+            "temperature {temperature}: {accepted} drafts accepted, {rejected} rejected"
+        );
+    }
+}
+
 /// A seed's text must survive releases: whatever changes these has changed the numeric contract, and says so.
 #[test]
 fn seeds_stand_for_these_texts() {
