@@ -24,6 +24,9 @@ pub struct SlotInit {
     pub tokens: Vec<TokenId>,
     /// How many of them are the prompt.
     pub n_prompt: usize,
+    /// How many of them are committed: their K/V stands in blocks that come by [`crate::Backend::put_blocks`] before the first pass.
+    /// Less than all.
+    pub len: usize,
     /// The sequence ends with [`Finish::Length`] when it has this many tokens in all.
     pub limit: usize,
     /// Choosing one of these ends the sequence with [`Finish::Stop`].
@@ -41,6 +44,7 @@ impl SlotInit {
     pub fn greedy(tokens: Vec<TokenId>, limit: usize) -> Self {
         Self {
             n_prompt: tokens.len(),
+            len: 0,
             tokens,
             limit,
             end_tokens: [].into(),

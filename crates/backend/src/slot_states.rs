@@ -125,7 +125,7 @@ impl SlotStates {
     /// # Panics
     /// If the slot is taken, does not exist, or has no token.
     pub fn open(&mut self, slot: SlotId, init: SlotInit, capacity: usize) {
-        assert!(!init.tokens.is_empty(), "slot {} starts without a token", slot.0);
+        assert!(init.len < init.tokens.len(), "slot {} starts without a token to read", slot.0);
         let place = &mut self.slots[slot.0 as usize];
         assert!(place.is_none(), "slot {} is taken", slot.0);
         let mut tokens = Vec::with_capacity(capacity.max(init.tokens.len()));
@@ -134,11 +134,11 @@ impl SlotStates {
         *place = Some(Slot {
             end_ids: init.end_tokens.iter().map(|token| token.0).collect(),
             counts: count(&init, &tokens),
+            len: init.len,
             init,
             tokens,
             known,
             drafts: Vec::new(),
-            len: 0,
             report: SlotReport::default(),
         });
     }

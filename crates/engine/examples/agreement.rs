@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex};
 
 use paceline::drafters::AssistantConventions;
 use paceline::{
-    Activation, DraftOptions, Engine, Inexact, Isa, LoadOptions, ModelFolder, Request, Sizes, TokenId,
-    load_parts,
+    Activation, DraftOptions, DraftSource, Engine, Inexact, Isa, LoadOptions, ModelFolder, Request, Sizes,
+    TokenId, load_parts,
 };
 use paceline_backend::{Backend, Buf, Mark, Observed, Observer, Op, Rows};
 
@@ -149,7 +149,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         sizes: Sizes::single(256),
         inexact: Inexact::Refuse,
         draft: Some(DraftOptions {
-            folder: &assistant,
+            sources: vec![DraftSource::Checkpoint(&assistant)],
             tokens_per_round: Some(DRAFTS),
             assistant: AssistantConventions::default(),
         }),

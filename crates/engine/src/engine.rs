@@ -11,6 +11,7 @@ use crate::admission::Admission;
 use crate::drafters::Drafter;
 use crate::error::{Broken, BuildError, Failed, GenerateError, Refused};
 use crate::events::{Completion, Event, FinishReason};
+use crate::inherit::{inherit, inheritable};
 use crate::kv::{KvCache, KvGroupSize, SequenceKv};
 use crate::request::{Request, RequestId};
 use crate::round::{self, Lap, Players, RoundSlot};
@@ -63,6 +64,7 @@ pub struct Engine {
     times: RoundTimes,
     rounds: u64,
     preemptions: u64,
+    shared_rows: u64,
     drafts: DraftTotals,
 }
 
@@ -119,6 +121,7 @@ impl Engine {
             times: RoundTimes::default(),
             rounds: 0,
             preemptions: 0,
+            shared_rows: 0,
             drafts: DraftTotals::default(),
         })
     }
@@ -159,6 +162,7 @@ impl Engine {
         status.kv_blocks.clear();
         status.kv_blocks.extend(groups.map(|(free, group)| KvBlocks { free, all: group.n_blocks }));
         (status.rounds, status.preemptions) = (self.rounds, self.preemptions);
+        status.shared_rows = self.shared_rows;
         status.drafts.clone_from(&self.drafts);
     }
 
@@ -201,7 +205,14 @@ impl Engine {
     /// Takes a request that was checked, under an id above all earlier ones.
     pub(crate) fn submit_checked(&mut self, id: RequestId, request: Request) {
         self.next_id = id.0 + 1;
-        let sequence = self.sequence(id, request);
+        let same_prompt_as = request.same_prompt_as;
+        let mut sequence = self.sequence(id, request);
+        if self.may_inherit(&sequence) {
+            sequence.heir_of = same_prompt_as.filter(|other| *other < id);
+            let from = self.running.iter().find(|other| Some(other.id) == sequence.heir_of);
+            let shared = from.map(|from| inherit(&mut self.kv, from, &mut sequence));
+            self.shared_rows += shared.unwrap_or(0) as u64;
+        }
         if sequence.is_empty() {
             self.at_once.push((id, Event::Finished(sequence.finished(FinishReason::Length))));
         } else {
@@ -231,6 +242,7 @@ impl Engine {
             logprobs: request.logprobs,
             n_scored: 0,
             kv: SequenceKv::default(),
+            heir_of: None,
             slot: None,
             planned: PlannedRows::default(),
             output: Output::new(detokenizer, request.stop),
@@ -242,7 +254,8 @@ impl Engine {
     pub fn cancel(&mut self, id: RequestId) -> bool {
         self.at_once.retain(|(other, _)| *other != id);
         if let Some(index) = self.waiting.iter().position(|sequence| sequence.id == id) {
-            self.waiting.remove(index);
+            let sequence = self.waiting.remove(index);
+            sequence.into_iter().for_each(|mut sequence| self.kv.release(&mut sequence.kv));
             return true;
         }
         let Some(index) = self.running.iter().position(|sequence| sequence.id == id) else { return false };
@@ -316,7 +329,7 @@ impl Engine {
 
     fn round(&mut self, events: &mut Vec<(RequestId, Event)>) -> Result<(), Broken> {
         let mut lap = Lap::new(self.clock);
-        let plan = self.plan();
+        let plan = self.settle();
         if plan.is_empty() {
             return Err(Broken::NoProgress { running: self.running.len(), waiting: self.waiting.len() });
         }
@@ -346,9 +359,42 @@ impl Engine {
         Ok(())
     }
 
+    /// The next plan. Where blocks are short, sharing ends first: a block that is shared is not free when one of its holders
+    /// leaves, which plans do not know of.
+    fn settle(&mut self) -> Plan {
+        loop {
+            let plan = self.plan();
+            let short = plan.is_empty() || plan.keep < self.running.len();
+            if !short || !self.give_up_sharing() {
+                return plan;
+            }
+        }
+    }
+
+    /// Takes away blocks that were inherited by sequences without a slot, or else the youngest sequence off its slot while anything is
+    /// shared. False if there is nothing to do.
+    fn give_up_sharing(&mut self) -> bool {
+        let mut found = false;
+        for heir in self.waiting.iter_mut().filter(|sequence| sequence.len > 0) {
+            self.kv.release(&mut heir.kv);
+            (heir.len, found) = (0, true);
+        }
+        if found {
+            return true;
+        }
+        if !self.kv.shares() {
+            return false;
+        }
+        let youngest = self.running.pop().expect("what is shared has holders, and those that wait have none");
+        self.wait_again(youngest);
+        true
+    }
+
     fn plan(&self) -> Plan {
         let running: Vec<_> = self.running.iter().map(Sequence::view).collect();
-        let waiting = self.waiting.iter().take(self.free_slots.len());
+        // Who waits for another's K/V goes in when it has that, and nobody overtakes.
+        let ready = |sequence: &&Sequence| sequence.heir_of.is_none_or(|id| !self.is_here(id));
+        let waiting = self.waiting.iter().take(self.free_slots.len()).take_while(ready);
         let waiting: Vec<_> = waiting.map(Sequence::pending).collect();
         let free_blocks: Vec<_> = self.kv.free().collect();
         scheduler::plan(&State {
@@ -361,12 +407,26 @@ impl Engine {
         })
     }
 
+    /// Whether a request has neither ended nor gone.
+    fn is_here(&self, id: RequestId) -> bool {
+        self.running.iter().chain(&self.waiting).any(|sequence| sequence.id == id)
+    }
+
+    /// Whether a sequence can begin with the K/V of another. A drafter with K/V of its own would lack what it makes of those rows.
+    fn may_inherit(&self, sequence: &Sequence) -> bool {
+        let drafter = self.drafter.as_ref().filter(|_| sequence.drafted());
+        let drafter_has_none = drafter.is_none_or(|drafter| drafter.kv_groups().is_empty());
+        self.target.is_all_kv() && drafter_has_none && inheritable(sequence) > 0
+    }
+
     /// Gives the first waiting sequence a slot. It stands last among the running until [`Engine::prepare`].
     fn admit(&mut self) {
         let mut sequence = self.waiting.pop_front().expect("planned among the waiting");
         let slot = self.free_slots.pop().expect("planned within the free slots");
         sequence.slot = Some(slot);
         self.backend.open(slot, sequence.init());
+        let put = |group, first, blocks: &[_]| self.backend.put_blocks(slot, group, first, blocks);
+        self.kv.put_held(&mut sequence.kv, put);
         if let (Some(drafter), true) = (&mut self.drafter, sequence.drafted()) {
             drafter.open(self.backend.as_mut(), slot, &sequence.tokens);
             if !sequence.prediction.is_empty() {
@@ -434,6 +494,9 @@ impl Engine {
                 && let Some(&accepted) = drafting.statistics.accepted_per_round.last()
             {
                 self.drafts.record(part.n_drafts, accepted as usize);
+            }
+            for heir in self.waiting.iter_mut().filter(|heir| heir.heir_of == Some(id)) {
+                self.shared_rows += inherit(&mut self.kv, sequence, heir) as u64;
             }
             match end {
                 Some(end) => {

@@ -47,6 +47,7 @@ mod engine;
 mod error;
 mod events;
 mod handle;
+mod inherit;
 mod kv;
 mod load;
 mod request;

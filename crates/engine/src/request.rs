@@ -25,6 +25,9 @@ pub struct Request {
     pub sampling: SamplingOptions,
     /// Index among several continuations of one prompt and seed: each has noise of its own.
     pub choice: u32,
+    /// A request submitted before with the same prompt, such as another choice of it: what that one has read of the prompt is not read
+    /// again where it can be shared. Never changes the text.
+    pub same_prompt_as: Option<RequestId>,
     /// Log-probabilities to report.
     pub logprobs: Option<LogprobOptions>,
     /// Whether and how far to draft. Never changes the text.
@@ -44,6 +47,7 @@ impl Request {
             ignore_eos: false,
             sampling: SamplingOptions::default(),
             choice: 0,
+            same_prompt_as: None,
             logprobs: None,
             draft: DraftSettings::default(),
             prediction: Vec::new(),

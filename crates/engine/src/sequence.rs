@@ -35,6 +35,8 @@ pub(crate) struct Sequence {
     /// Prompt tokens whose log-probabilities were told.
     pub(crate) n_scored: usize,
     pub(crate) kv: SequenceKv,
+    /// A request that reads the same prompt now, whose K/V it waits for.
+    pub(crate) heir_of: Option<RequestId>,
     pub(crate) slot: Option<SlotId>,
     /// Its rows in the coming round.
     pub(crate) planned: PlannedRows,
@@ -105,6 +107,7 @@ impl Sequence {
         SlotInit {
             tokens: self.tokens.clone(),
             n_prompt: self.n_prompt,
+            len: self.len,
             limit: self.limit,
             end_tokens: self.end_tokens.clone(),
             sampling: self.sampling.clone(),

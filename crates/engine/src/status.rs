@@ -17,6 +17,8 @@ pub struct EngineStatus {
     pub rounds: u64,
     /// Requests that were taken off their slot, each time.
     pub preemptions: u64,
+    /// Rows of prompts that were not computed, because another request with the same prompt had them.
+    pub shared_rows: u64,
     /// Drafting of all requests so far, cancelled ones included.
     pub drafts: DraftTotals,
     /// Why it stopped; `None` while it works.

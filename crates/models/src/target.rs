@@ -131,6 +131,11 @@ pub trait Target: Send {
     /// which the pass chooses. The caller has begun the pass and commits it.
     fn forward(&self, backend: &mut dyn Backend, pass: &Pass);
 
+    /// Whether K/V is all that it knows of earlier rows, so that sequences which begin alike can share it. Not so with recurrent layers.
+    fn is_all_kv(&self) -> bool {
+        true
+    }
+
     /// The pass is committed. A model with recurrent layers steps their state here, by [`paceline_backend::Op::StateCommit`]; one whose
     /// only state is K/V has nothing to do.
     fn committed(&self, _backend: &mut dyn Backend) {}

@@ -95,9 +95,16 @@ pub(crate) fn generate(
 
 fn submit(engine: &mut Engine, wanted: Vec<Wanted>) -> Result<VecDeque<Output>, Failure> {
     let mut outputs = VecDeque::with_capacity(wanted.len());
-    for wanted in wanted {
+    let mut first_choice = None;
+    for mut wanted in wanted {
         let prompt_tokens = wanted.request.prompt.len();
+        if wanted.request.choice > 0 {
+            wanted.request.same_prompt_as = first_choice;
+        }
         let id = engine.submit(wanted.request.clone()).map_err(|why| refused(wanted.place.prompt, why))?;
+        if wanted.request.choice == 0 {
+            first_choice = Some(id);
+        }
         let (completion, clock) = (Completion::default(), Clock::start());
         outputs.push_back(Output { id, wanted, prompt_tokens, read: 0, completion, clock });
     }

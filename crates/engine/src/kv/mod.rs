@@ -13,6 +13,10 @@
 //! rows need no care: `len` does not move over them and they are rewritten before anything sees them. After commit a group
 //! with a window gives back the blocks wholly below `len - W` ([`KvCache::release_below`]).
 
+//!
+//! Sequences that begin with the same tokens may hold the same blocks ([`KvCache::share`]): whole ones, all of whose rows are
+//! committed, so nobody writes to them any more. Each goes on in blocks of its own.
+
 mod pool;
 mod table;
 
@@ -121,6 +125,40 @@ impl KvCache {
         true
     }
 
+    /// The blocks of a sequence's first `len` committed tokens, a multiple of [`KV_BLOCK`], for another one to hold as well; `None` if
+    /// a row at `len` would see what was given back.
+    pub(crate) fn share(&mut self, kv: &SequenceKv, len: usize) -> Option<SequenceKv> {
+        debug_assert!(len.is_multiple_of(KV_BLOCK));
+        let end = len / KV_BLOCK;
+        let covers = |(table, size): (&BlockTable, &KvGroupSize)| {
+            let first_seen = size.window.map_or(0, |window| len.saturating_sub(window) / KV_BLOCK);
+            table.first() <= first_seen.min(end) && end <= table.end()
+        };
+        if kv.tables.len() != self.pools.len() || !kv.tables.iter().zip(&self.sizes).all(covers) {
+            return None;
+        }
+        let shared = SequenceKv { tables: kv.tables.iter().map(|table| table.up_to(end)).collect() };
+        for (table, pool) in shared.tables.iter().zip(&mut self.pools) {
+            table.blocks().for_each(|block| pool.share(block));
+        }
+        Some(shared)
+    }
+
+    /// Whether a block has several holders.
+    pub(crate) fn shares(&self) -> bool {
+        self.pools.iter().any(|pool| pool.n_shared() > 0)
+    }
+
+    /// Tells `put` of all that a sequence holds, as [`KvCache::grow`] does of new entries. Entries that were given back get an id that
+    /// nobody looks at.
+    pub(crate) fn put_held(&self, kv: &mut SequenceKv, mut put: impl FnMut(KvGroup, usize, &[KvBlockId])) {
+        for (table, size) in kv.tables.iter_mut().zip(&self.sizes) {
+            let first = table.first();
+            put(size.group, 0, &vec![KvBlockId(0); first]);
+            put(size.group, first, table.from(first));
+        }
+    }
+
     /// Gives back what no row at `len` or later sees.
     pub(crate) fn release_below(&mut self, kv: &mut SequenceKv, len: usize) {
         for (group, table) in kv.tables.iter_mut().enumerate() {
@@ -139,7 +177,7 @@ impl KvCache {
         }
     }
 
-    /// Checks that every block is free or held exactly once.
+    /// Checks that every block is free, or held by as many as were counted.
     ///
     /// # Errors
     /// What does not add up.
@@ -148,16 +186,21 @@ impl KvCache {
         live: impl Iterator<Item = &'a SequenceKv> + Clone,
     ) -> Result<(), String> {
         for (group, pool) in self.pools.iter().enumerate() {
-            let mut count = vec![0_u32; self.sizes[group].n_blocks];
-            let held = live.clone().flat_map(|kv| kv.tables.get(group)).flat_map(BlockTable::blocks);
-            for block in held.chain(pool.free()) {
-                count[block.0 as usize] += 1;
-            }
-            if let Some(block) = count.iter().position(|&n| n != 1) {
-                return Err(format!(
-                    "block {block} of group {group} is accounted for {} times",
-                    count[block]
-                ));
+            let count = |blocks: &mut dyn Iterator<Item = KvBlockId>| {
+                let mut count = vec![0_u32; self.sizes[group].n_blocks];
+                blocks.for_each(|block| count[block.0 as usize] += 1);
+                count
+            };
+            let tables = live.clone().flat_map(|kv| kv.tables.get(group));
+            let held = count(&mut tables.flat_map(BlockTable::blocks));
+            let free = count(&mut pool.free());
+            for (block, &holders) in pool.holders().iter().enumerate() {
+                let (held, free) = (held[block], free[block]);
+                if held != holders || free != u32::from(holders == 0) {
+                    return Err(format!(
+                        "block {block} of group {group} is held {held} times and free {free} times, counted with {holders} holders"
+                    ));
+                }
             }
         }
         Ok(())

@@ -28,6 +28,16 @@ impl BlockTable {
         self.blocks.iter().copied()
     }
 
+    /// Index of the first entry held.
+    pub(super) fn first(&self) -> usize {
+        self.first
+    }
+
+    /// Its entries below index `end`, all of which it holds.
+    pub(super) fn up_to(&self, end: usize) -> Self {
+        Self { first: self.first, blocks: self.blocks.range(..end - self.first).copied().collect() }
+    }
+
     /// Entries from index `from`, which is not below the first.
     pub(super) fn from(&mut self, from: usize) -> &[KvBlockId] {
         &self.blocks.make_contiguous()[from - self.first..]

@@ -1,8 +1,8 @@
 //! Sampling on the tiny model and its assistant: any drafts, any company, the same text; and the texts that seeds stand for.
 
 use paceline::{
-    Activation, Completion, Distribution, LogprobOptions, ModelFolder, Request, SamplingOptions, TokenId,
-    Tokenizer,
+    Activation, Completion, Distribution, LogprobOptions, ModelFolder, Request, RequestId, SamplingOptions,
+    TokenId, Tokenizer,
 };
 use paceline_testkit::paths::asset;
 
@@ -59,6 +59,36 @@ fn drafts_batches_and_chunks_change_no_bit_of_text_and_log_probabilities() {
             }
         }
         assert!(accepted > 200 && rejected > 100, "{accepted} accepted, {rejected} rejected");
+    }
+}
+
+#[test]
+fn choices_that_share_their_prompt_are_those_that_read_it_alone() {
+    let words = "Once upon a time there was a little fox who had a red ball. ".repeat(10);
+    let prompt: Vec<TokenId> = tokenizer().encode(&words).unwrap().into_iter().map(TokenId).collect();
+    assert!(prompt.len() > 140, "{} tokens", prompt.len());
+    let request = |choice: u32, first: Option<RequestId>| {
+        let mut request = Request::new(prompt.clone(), 24);
+        (request.sampling.temperature, request.sampling.seed) = (1.2, Some(3));
+        (request.choice, request.same_prompt_as) = (choice, first);
+        request.logprobs = Some(LogprobOptions { top: 2, of: Distribution::Model, prompt: false });
+        request
+    };
+    let assistant = asset("tiny-gemma4-assistant");
+    for activation in [Activation::Bf16, Activation::F32] {
+        let mut engine = open(&asset("tiny-gemma4"), None, sizes(250, 1, 512, 0), activation);
+        let alone: Vec<_> = (0..4).flat_map(|choice| run(&mut engine, &[request(choice, None)], 0)).collect();
+        assert!(alone.windows(2).all(|pair| pair[0].token_ids != pair[1].token_ids));
+        for (drafter, k, chunk) in [(None, 0, 512), (Some(&*assistant), 4, 37)] {
+            let mut engine = open(&asset("tiny-gemma4"), drafter, sizes(250, 4, chunk, k), activation);
+            let requests: Vec<_> =
+                (0..4).map(|choice| request(choice, (choice > 0).then_some(RequestId(0)))).collect();
+            for (together, alone) in run(&mut engine, &requests, 0).iter().zip(&alone) {
+                assert_eq!((&together.token_ids, &together.logprobs), (&alone.token_ids, &alone.logprobs));
+            }
+            let whole_blocks = (prompt.len() - 1) / 64 * 64;
+            assert_eq!(engine.status().shared_rows, 3 * whole_blocks as u64);
+        }
     }
 }
 

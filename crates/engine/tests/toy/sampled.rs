@@ -1,9 +1,11 @@
 //! The promise with sampling: the same seed gives the same text and the same log-probabilities, whatever drafts.
 
-use paceline::{Completion, Distribution, LogprobOptions, Logprobs, Request, SamplingOptions, TokenId};
-use paceline_testkit::{Nasty, TEXT_END, ToyDrafter, ToyModel, ToyText};
+use paceline::{
+    Completion, Distribution, LogprobOptions, Logprobs, Request, RequestId, SamplingOptions, Sizes, TokenId,
+};
+use paceline_testkit::{Nasty, TEXT_END, ToyDrafter, ToyLayer, ToyModel, ToyText};
 
-use crate::harness::{Case, chains, check, nasty, sizes, soft_toy, statistics};
+use crate::harness::{Case, chains, check, drafted, nasty, sizes, soft_toy, statistics};
 
 const TEMPERATURES: [f32; 6] = [0.0, 1e-6, 0.2, 0.7, 1.0, 1.5];
 const DRAFTS: [usize; 8] = [0, 1, 2, 3, 5, 7, 15, usize::MAX]; // the last: another number every round
@@ -184,6 +186,77 @@ fn choices_of_one_prompt_differ_and_each_is_the_same_alone() {
     texts.sort();
     texts.dedup();
     assert_eq!(texts.len(), 5);
+}
+
+/// Choices read their prompt together: only the first one computes the rows of whole blocks.
+#[test]
+fn choices_share_the_rows_of_their_prompt_and_no_text_changes() {
+    let model = soft_toy();
+    // Rows of whole blocks below the last token of each prompt.
+    for (n_prompt, n_shared) in [(64, 0), (65, 64), (128, 64), (200, 192)] {
+        for (drafter, chunk) in [(ToyDrafter::Assistant, 200), (ToyDrafter::Ngram, 7), (ToyDrafter::None, 64)]
+        {
+            let case = choices(&model, n_prompt, sizes(260, 5, chunk, 4), drafter);
+            check(&case);
+            assert_eq!(rows_shared(&case), 4 * n_shared, "{n_prompt} tokens in chunks of {chunk}");
+        }
+    }
+    // A drafter with own K/V lacks what it would have made of those rows.
+    let own = ToyDrafter::OwnKv(vec![None, Some(20)]);
+    assert_eq!(rows_shared(&choices(&model, 200, sizes(260, 5, 64, 4), own)), 0);
+    let recurrent = ToyModel { layers: vec![ToyLayer::Recurrent], ..soft_toy() };
+    let case = choices(&recurrent, 200, sizes(260, 5, 64, 4), ToyDrafter::None);
+    check(&case);
+    assert_eq!(rows_shared(&case), 0);
+}
+
+#[test]
+fn choices_may_be_preempted_cancelled_and_short_of_memory() {
+    let model = soft_toy();
+    for (seed, every) in [None, Some(2), Some(5)].into_iter().enumerate() {
+        for n_slots in [2, 5] {
+            // The toy's blocks take 2048 bytes.
+            for blocks in [12, 16, 40] {
+                let mut case = choices(&model, 200, sizes(260, n_slots, 50, 4), ToyDrafter::Assistant);
+                case.sizes.kv_memory = Some(blocks * 2048);
+                case.preempt_every = every;
+                // The first one, while it reads or later, and another.
+                case.cancel = vec![(2 + 3 * seed, 0), (9, 3)];
+                // Others arrive in between, and behind them one that asks for a prompt that is another.
+                for i in 0..2 {
+                    case.requests.push((1 + i, drafted(model.prompt(90, 77 + i as u64), 30, 3)));
+                }
+                let mut stranger = drafted(model.prompt(200, 5), 30, 3);
+                stranger.same_prompt_as = Some(RequestId(0));
+                case.requests.push((3, stranger));
+                check(&case);
+            }
+        }
+    }
+}
+
+/// Five choices of one prompt.
+fn choices(model: &ToyModel, n_prompt: usize, sizes: Sizes, drafter: ToyDrafter) -> Case {
+    let request = |choice: u32| {
+        let mut request = drafted(model.prompt(n_prompt, 1), 40, 4);
+        (request.sampling.temperature, request.sampling.seed) = (1.0, Some(11));
+        (request.choice, request.same_prompt_as) = (choice, (choice > 0).then_some(RequestId(0)));
+        request
+    };
+    Case::new(model, sizes, drafter, (0..5).map(request).collect())
+}
+
+/// Rows of prompts that were not computed.
+fn rows_shared(case: &Case) -> u64 {
+    let mut engine = case.engine();
+    for (_, request) in &case.requests {
+        engine.submit(request.clone()).unwrap();
+    }
+    let mut events = Vec::new();
+    while !engine.is_idle() {
+        engine.step(&mut events).unwrap();
+    }
+    engine.status().shared_rows
 }
 
 #[test]

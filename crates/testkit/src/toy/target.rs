@@ -162,6 +162,10 @@ impl Target for ToyTarget {
         }
     }
 
+    fn is_all_kv(&self) -> bool {
+        !self.layers.iter().any(|layer| matches!(layer, Layer::Recurrent { .. }))
+    }
+
     fn committed(&self, backend: &mut dyn Backend) {
         for layer in &self.layers {
             if let &Layer::Recurrent { slots, rows } = layer {
