@@ -1,7 +1,7 @@
 //! Time to choose one token from a row of logits, by rule, level and kind of row.
 //!
 //! ```text
-//! cargo bench -p paceline-kernels --bench choose [-- --vocab 262144 --threads 1 --reps 30]
+//! cargo bench -p paceline-kernels --bench choose [-- --vocab 262144 --threads 1 --reps 30 --json FILE]
 //! ```
 //! All cases take turns within one run. A *peaked* row has few likely tokens and a bulk some 20 below them, as trained models have;
 //! a *flat* one has every token equally likely, within noise: nothing can be skipped. The limit beside them is one pass over the
@@ -18,19 +18,21 @@ struct Options {
     vocab: usize,
     threads: usize,
     reps: usize,
+    json: Option<String>,
 }
 
 impl Options {
     fn parse() -> Options {
-        let mut options = Options { vocab: 262_144, threads: 1, reps: 30 };
+        let mut options = Options { vocab: 262_144, threads: 1, reps: 30, json: None };
         let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
         while let Some(word) = words.next() {
             let value = words.next().unwrap_or_else(|| panic!("{word} needs a value"));
-            let number = value.parse().unwrap_or_else(|_| panic!("{word} {value}: not a number"));
+            let number = || value.parse().unwrap_or_else(|_| panic!("{word} {value}: not a number"));
             match word.as_str() {
-                "--vocab" => options.vocab = number,
-                "--threads" => options.threads = number,
-                "--reps" => options.reps = number,
+                "--vocab" => options.vocab = number(),
+                "--threads" => options.threads = number(),
+                "--reps" => options.reps = number(),
+                "--json" => options.json = Some(value),
                 _ => panic!("{word}: not an option"),
             }
         }
@@ -90,7 +92,7 @@ struct Bench {
 }
 
 fn main() {
-    let Options { vocab, threads, reps } = Options::parse();
+    let Options { vocab, threads, reps, json } = Options::parse();
     let rows = [("peaked", peaked(vocab)), ("flat", flat(vocab))];
     let (mut team, mut chooser) = (Team::new(threads).expect("threads"), Chooser::default());
     chooser.reserve(1, vocab);
@@ -123,9 +125,18 @@ fn main() {
         }
     }
     println!("{vocab} logits, softcap 30, {threads} thread(s), {reps} repetitions: minimum and median in ms");
+    let mut figures = Vec::new();
     for bench in &mut benches {
         bench.milliseconds.sort_by(f64::total_cmp);
         let (min, median) = (bench.milliseconds[0], bench.milliseconds[reps / 2]);
-        println!("{:7} {:7} {:32} {min:8.3} {median:8.3}", bench.isa.level().name(), bench.row, bench.case);
+        let (level, row, case) = (bench.isa.level().name(), bench.row, bench.case);
+        println!("{level:7} {row:7} {case:32} {min:8.3} {median:8.3}");
+        let case: Vec<&str> =
+            case.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
+        figures.push(format!("  \"choose.{}.{row}.ms.{level}\": {median:.4}", case.join("_")));
+    }
+    if let Some(file) = json {
+        let json = format!("{{\n{}\n}}\n", figures.join(",\n"));
+        std::fs::write(&file, json).unwrap_or_else(|error| panic!("{file}: {error}"));
     }
 }

@@ -235,6 +235,7 @@ fn report((n, k): (usize, usize), times: &BTreeMap<Variant, Times>, figures: &mu
         read.median() * 1e6,
         bytes * 1e-9 / read.median()
     );
+    figures.entry("read.gb_per_s".to_owned()).or_default().push(bytes * 1e-9 / read.median());
     for (variant, time) in times {
         let Variant::Product(level, rows) = *variant else { continue };
         let one = &times[&Variant::Product(level, 1)];
