@@ -184,7 +184,7 @@ fn load(
     let description = paceline_models::describe(folder.config())?;
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let sizes = Sizes::single((longest + args.n).min(description.max_positions));
-    memory::check(folder, &description, sizes, args.activations.into())?;
+    memory::check(folder, &description, drafters, sizes, args.activations.into())?;
     let progress = Progress::new("loading layers", description.n_layers);
     let engine = paceline::load(
         folder,

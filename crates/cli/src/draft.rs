@@ -36,7 +36,7 @@ pub(crate) struct DraftArgs {
 }
 
 /// Drafters whose folders are open, in the order in which they are asked.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Drafters {
     list: Vec<Opened>,
     tokens_per_round: Option<usize>,
@@ -75,13 +75,21 @@ impl DraftArgs {
 impl Drafters {
     /// What to load; `None` if nobody drafts.
     pub(crate) fn options(&self) -> Option<DraftOptions<'_>> {
-        let source = |opened| match opened {
-            &Opened::Ngram(lengths) => DraftSource::Ngram(lengths),
+        (!self.is_empty()).then(|| self.with_first(None))
+    }
+
+    /// What to load where requests may predict their output: that goes before what the drafters guess.
+    pub(crate) fn options_with_predictions(&self) -> DraftOptions<'_> {
+        self.with_first(Some(DraftSource::Prediction))
+    }
+
+    fn with_first<'a>(&'a self, first: Option<DraftSource<'a>>) -> DraftOptions<'a> {
+        let source = |opened: &'a Opened| match opened {
+            Opened::Ngram(lengths) => DraftSource::Ngram(*lengths),
             Opened::Folder(folder) => DraftSource::Checkpoint(folder),
         };
-        let sources: Vec<_> = self.list.iter().map(source).collect();
-        let (tokens_per_round, assistant) = (self.tokens_per_round, self.conventions);
-        (!sources.is_empty()).then_some(DraftOptions { sources, tokens_per_round, assistant })
+        let sources = first.into_iter().chain(self.list.iter().map(source)).collect();
+        DraftOptions { sources, tokens_per_round: self.tokens_per_round, assistant: self.conventions }
     }
 
     /// One drafter as its format says.
@@ -99,6 +107,14 @@ impl Drafters {
     /// Whether anybody drafts.
     pub(crate) fn is_empty(&self) -> bool {
         self.list.is_empty()
+    }
+
+    /// Folders of those that have one.
+    pub(crate) fn folders(&self) -> impl Iterator<Item = &ModelFolder> {
+        self.list.iter().filter_map(|opened| match opened {
+            Opened::Folder(folder) => Some(folder),
+            Opened::Ngram(_) => None,
+        })
     }
 
     /// Who drafts, for people.

@@ -5,6 +5,7 @@ use paceline_backend::{KV_BLOCK, KvGroupSpec};
 use paceline_checkpoint::ModelFolder;
 use paceline_models::Description;
 
+use crate::draft::Drafters;
 use crate::failure::Failure;
 use crate::numbers::bytes;
 
@@ -35,19 +36,40 @@ impl Needed {
         Ok(Needed { weights, kv })
     }
 
+    /// What it needs together with the models that draft for it.
+    fn with_drafters(
+        description: &Description,
+        drafters: &Drafters,
+        sizes: Sizes,
+        activation: Activation,
+    ) -> Result<Self, Failure> {
+        let mut needed = Needed::of(description, sizes, activation)?;
+        // Other drafters are small beside their target; what is no model says so when it is loaded.
+        for model in drafters.folders().filter_map(|folder| paceline_models::describe(folder.config()).ok()) {
+            let context = sizes.context.min(model.max_positions);
+            let own = Needed::of(&model, Sizes { context, ..sizes }, activation)?;
+            needed = Needed {
+                weights: needed.weights.saturating_add(own.weights),
+                kv: needed.kv.saturating_add(own.kv),
+            };
+        }
+        Ok(needed)
+    }
+
     pub(crate) fn total(&self) -> u64 {
         self.weights.saturating_add(self.kv)
     }
 }
 
-/// Refuses a model that needs more memory than there is.
+/// Refuses a model that needs more memory than there is, with the models that draft for it.
 pub(crate) fn check(
     folder: &ModelFolder,
     description: &Description,
+    drafters: &Drafters,
     sizes: Sizes,
     activation: Activation,
 ) -> Result<(), Failure> {
-    let needed = Needed::of(description, sizes, activation)?;
+    let needed = Needed::with_drafters(description, drafters, sizes, activation)?;
     match available() {
         Some(available) if needed.total() > available => {
             Err(Failure::failed(refusal(folder, needed, available, sizes.context)))
@@ -171,6 +193,22 @@ mod tests {
         ]);
         assert_eq!(group_available("9:cpu:/x\n4:memory:/docker/123\n0::/\n", first), Some(0));
         assert_eq!(group_available("nonsense\n", |_| None), None);
+    }
+
+    #[test]
+    fn a_draft_model_is_counted() {
+        let shape = |name: &str| crate::made_up::open_shape(name).unwrap();
+        let of = |name: &str| paceline_models::describe(shape(name).config()).unwrap();
+        let (sizes, bf16) = (Sizes::single(4096), Activation::Bf16);
+        let alone = |name: &str| Needed::of(&of(name), sizes, bf16).unwrap();
+        let with = |drafter: &str| {
+            let drafters = Drafters::of_folder(shape(drafter));
+            Needed::with_drafters(&of("gemma4-31b"), &drafters, sizes, bf16).unwrap()
+        };
+        let (target, model) = (alone("gemma4-31b"), alone("gemma4-e2b"));
+        let sum = Needed { weights: target.weights + model.weights, kv: target.kv + model.kv };
+        assert_eq!(with("gemma4-e2b"), sum);
+        assert_eq!(with("gemma4-31b-assistant"), target);
     }
 
     #[test]

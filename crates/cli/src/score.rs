@@ -22,6 +22,7 @@ use paceline::{
 use paceline_checkpoint::Tokenizer;
 use serde::Serialize;
 
+use crate::draft::Drafters;
 use crate::failure::Failure;
 use crate::made_up::MadeUpArgs;
 use crate::model::{self, ActivationArg, ThreadsArg};
@@ -93,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let text = Text::new(&tokenizer, &text)?;
     let windows = text.windows(context, args.stride)?;
     let sizes = Sizes { score_prompts: true, ..Sizes::single(context) };
-    memory::check(&folder, &description, sizes, args.activations.into())?;
+    memory::check(&folder, &description, &Drafters::default(), sizes, args.activations.into())?;
     let mut engine = load(args, &folder, description.n_layers, sizes)?;
 
     let progress = Progress::new("scoring", text.tokens.len());

@@ -8,7 +8,7 @@ use paceline_backend::{Backend, BackendInfo, Pass, SlotId, SlotReport, TokenId};
 use paceline_models::{Description, Target};
 
 use crate::admission::Admission;
-use crate::drafters::Drafter;
+use crate::drafters::{Drafter, PredictionDrafter};
 use crate::error::{Broken, BuildError, Failed, GenerateError, Refused};
 use crate::events::{Completion, Event, FinishReason};
 use crate::inherit::{inherit, inheritable};
@@ -141,9 +141,9 @@ impl Engine {
         &self.sizes
     }
 
-    /// Who drafts and how far it suggests to; `None` without a drafter.
+    /// Who drafts and how far it suggests to; `None` where nobody drafts for a request that predicts nothing.
     pub fn drafter(&self) -> Option<(&'static str, usize)> {
-        let drafter = self.drafter.as_ref()?;
+        let drafter = self.drafter.as_ref().filter(|drafter| drafter.kind() != PredictionDrafter::KIND)?;
         Some((drafter.kind(), drafter.suggested_drafts().min(self.sizes.max_drafts)))
     }
 

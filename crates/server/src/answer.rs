@@ -3,7 +3,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use paceline::{FinishReason, TokenId};
+use paceline::drafters::PredictionDrafter;
+use paceline::{FinishReason, Finished, TokenId};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -86,11 +87,36 @@ pub(crate) struct Usage {
     prompt_tokens: usize,
     completion_tokens: usize,
     total_tokens: usize,
+    /// Only of a request that predicts its answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completion_tokens_details: Option<PredictionTokens>,
+}
+
+/// Tokens of a prediction that were tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+struct PredictionTokens {
+    /// Those that are part of the answer.
+    accepted_prediction_tokens: u64,
+    /// Those that are not.
+    rejected_prediction_tokens: u64,
 }
 
 impl Usage {
-    pub(crate) fn new(prompt_tokens: usize, completion_tokens: usize) -> Self {
-        Self { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens }
+    /// Of a request none of whose outputs has ended yet.
+    pub(crate) fn new(prompt_tokens: usize, predicts: bool) -> Self {
+        let completion_tokens_details = predicts.then(PredictionTokens::default);
+        Self { prompt_tokens, completion_tokens: 0, total_tokens: prompt_tokens, completion_tokens_details }
+    }
+
+    /// An output has ended.
+    pub(crate) fn add(&mut self, finished: &Finished) {
+        self.completion_tokens += finished.usage.completion_tokens;
+        self.total_tokens += finished.usage.completion_tokens;
+        let predicted = finished.draft.as_ref().and_then(|draft| draft.of(PredictionDrafter::KIND));
+        if let (Some(details), Some(predicted)) = (&mut self.completion_tokens_details, predicted) {
+            details.accepted_prediction_tokens += predicted.accepted;
+            details.rejected_prediction_tokens += predicted.drafted - predicted.accepted;
+        }
     }
 }
 

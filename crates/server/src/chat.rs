@@ -33,6 +33,8 @@ pub(crate) struct ChatRequest {
     /// Left out: what the context has room for.
     max_tokens: Option<usize>,
     logprobs: Option<LogprobOptions>,
+    /// The text that the answer is expected to be.
+    prediction: Option<String>,
     parameters: Parameters,
 }
 
@@ -58,9 +60,32 @@ impl ChatRequest {
                 Some(LogprobOptions { top: top.unwrap_or(0), of: Distribution::Model, prompt: false })
             }
         };
+        let prediction = prediction(fields)?;
         let parameters = Parameters::take(fields, defaults, most_choices)?;
-        Ok(Self { model, chat, max_tokens: newer.or(older), logprobs, parameters })
+        Ok(Self { model, chat, max_tokens: newer.or(older), logprobs, prediction, parameters })
     }
+}
+
+/// The text of the field `prediction`.
+fn prediction(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+    let Some(mut prediction) = fields.object("prediction")? else { return Ok(None) };
+    match prediction.text("type")?.as_deref() {
+        Some("content") => {}
+        Some(other) => return Err(prediction.error("type", format!("is `{other}`; expected `content`"))),
+        None => return Err(prediction.error("type", "is missing; expected `content`")),
+    }
+    let content = prediction.value("content");
+    let part = |part: &Value| match (part.get("type").and_then(Value::as_str), part.get("text")) {
+        (Some("text"), Some(Value::String(text))) => Some(text.clone()),
+        _ => None,
+    };
+    let text = match &content {
+        Some(Value::String(text)) => Some(text.clone()),
+        Some(Value::Array(parts)) => parts.iter().map(part).collect(),
+        _ => None,
+    };
+    let problem = "expected a string or a list of text parts";
+    text.map(Some).ok_or_else(|| prediction.error("content", problem))
 }
 
 /// Answers a conversation.
@@ -71,20 +96,28 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let mut asked = ChatRequest::take(&mut fields, &model.defaults, app.settings.choices)?;
     app.note_unknown(fields.unknown());
     model.check_name(asked.model.as_deref())?;
-    let (encoder, chat) = (Arc::clone(model), asked.chat.clone());
-    let prompt = body::compute(move || encoder.encode_chat(&chat)).await?;
+    let (encoder, chat, predicted) = (Arc::clone(model), asked.chat.clone(), asked.prediction.clone());
+    let (prompt, prediction) = body::compute(move || {
+        let prediction = predicted.map(|text| encoder.encode_prediction(&text)).transpose()?;
+        Ok((encoder.encode_chat(&chat)?, prediction))
+    })
+    .await?;
 
     let n = asked.parameters.n;
     asked.parameters.share_seed(n);
     let max_tokens = asked.max_tokens.unwrap_or(model.context.saturating_sub(prompt.len()).max(1));
     let most_drafts = model.drafter.map_or(0, |drafter| drafter.most);
     let requests = (0..n).map(|choice| {
-        asked.parameters.request(prompt.clone(), max_tokens, asked.logprobs, choice, most_drafts)
+        let mut request =
+            asked.parameters.request(prompt.clone(), max_tokens, asked.logprobs, choice, most_drafts);
+        request.prediction = prediction.clone().unwrap_or_default();
+        request
     });
     let mut generation = Generation::start(&app, served, requests.collect(), "messages")?;
 
     let envelope = Envelope::new("chatcmpl", model);
     let Parameters { stream, include_usage, return_token_ids, ref stop, draft, .. } = asked.parameters;
+    let mut usage = Usage::new(prompt.len(), prediction.is_some());
     if stream {
         let format = ChatChunks {
             model: Arc::clone(model),
@@ -98,25 +131,24 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
             format,
             envelope,
             n_outputs: n,
-            prompt_tokens: prompt.len(),
+            usage,
             include_usage,
             drafts_asked: draft.enabled,
         };
         return Ok(streamed.respond());
     }
     let completions = generation.collect().await?;
-    let mut usage = 0;
     let mut seed = None;
     let choices = completions.iter().enumerate().map(|(index, completion)| {
         let finished = completion.finished.as_ref().expect("collected completions have ended");
-        usage += finished.usage.completion_tokens;
+        usage.add(finished);
         seed = Some(finished.seed);
         choice(model, index, completion, finished, &asked)
     });
     let choices: Vec<Value> = choices.collect();
     let ids = return_token_ids.then(|| plain_ids(&prompt));
     let mut answer = Answer::new(&envelope, "chat.completion", &choices);
-    answer.usage = Some(Some(Usage::new(prompt.len(), usage)));
+    answer.usage = Some(Some(usage));
     answer.seed = seed;
     answer.prompt_token_ids = ids.as_deref();
     answer.timings = Some(generation.timings().json(model.drafter, draft.enabled));

@@ -146,7 +146,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let mut generation = Generation::start(&app, served, requests.collect(), "prompt")?;
 
     let envelope = Envelope::new("cmpl", model);
-    let prompt_tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum();
+    let mut usage = Usage::new(prompts.iter().map(|prompt| prompt.ids.len()).sum(), false);
     let shape = Shape {
         model: Arc::clone(model),
         echo: asked.echo,
@@ -165,23 +165,23 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
             format,
             envelope,
             n_outputs,
-            prompt_tokens,
+            usage,
             include_usage,
             drafts_asked,
         };
         return Ok(streamed.respond());
     }
     let completions = generation.collect().await?;
-    let (mut usage, mut seed) = (0, None);
+    let mut seed = None;
     let choices = completions.iter().enumerate().map(|(index, completion)| {
         let finished = completion.finished.as_ref().expect("collected completions have ended");
-        usage += finished.usage.completion_tokens;
+        usage.add(finished);
         seed = Some(finished.seed);
         shape.whole(index, &prompts[index / n], completion, finished)
     });
     let choices: Vec<Choice> = choices.collect();
     let mut answer = Answer::new(&envelope, "text_completion", &choices);
-    answer.usage = Some(Some(Usage::new(prompt_tokens, usage)));
+    answer.usage = Some(Some(usage));
     answer.seed = seed;
     answer.timings = Some(generation.timings().json(model.drafter, drafts_asked));
     Ok(json_response(StatusCode::OK, &answer))

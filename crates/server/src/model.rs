@@ -125,6 +125,11 @@ impl Model {
         ids(encoded, "prompt")
     }
 
+    /// The tokens of a text that an answer is expected to be.
+    pub(crate) fn encode_prediction(&self, text: &str) -> Result<Vec<TokenId>, ApiError> {
+        ids(self.tokenizer.encode_part(text), "prediction.content")
+    }
+
     /// Checks the name that a request gives.
     pub(crate) fn check_name(&self, found: Option<&str>) -> Result<(), ApiError> {
         match found {

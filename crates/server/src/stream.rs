@@ -54,7 +54,8 @@ pub(crate) struct Streamed<F> {
     pub(crate) format: F,
     pub(crate) envelope: Envelope,
     pub(crate) n_outputs: usize,
-    pub(crate) prompt_tokens: usize,
+    /// Of the prompts, and of the outputs that have ended.
+    pub(crate) usage: Usage,
     pub(crate) include_usage: bool,
     /// The request let drafts be made.
     pub(crate) drafts_asked: bool,
@@ -64,15 +65,13 @@ struct State<F> {
     streamed: Streamed<F>,
     batch: Vec<(usize, Event)>,
     out: Vec<u8>,
-    completion_tokens: usize,
     done: bool,
 }
 
 impl<F: Format> Streamed<F> {
     /// The response.
     pub(crate) fn respond(self) -> Response {
-        let mut state =
-            State { streamed: self, batch: Vec::new(), out: Vec::new(), completion_tokens: 0, done: false };
+        let mut state = State { streamed: self, batch: Vec::new(), out: Vec::new(), done: false };
         for index in 0..state.streamed.n_outputs {
             if let Some(choice) = state.streamed.format.open(index) {
                 state.chunk(&[choice], None);
@@ -116,7 +115,7 @@ impl<F: Format> State<F> {
                 continue;
             };
             n_ended += 1;
-            self.completion_tokens += finished.usage.completion_tokens;
+            self.streamed.usage.add(&finished);
             let mut choices = self.streamed.format.finish(index, &finished);
             let last = choices.pop();
             for choice in choices {
@@ -148,7 +147,7 @@ impl<F: Format> State<F> {
         if self.streamed.include_usage {
             let no_choices: &[F::Choice] = &[];
             let mut answer = Answer::new(&self.streamed.envelope, F::OBJECT, no_choices);
-            answer.usage = Some(Some(Usage::new(self.streamed.prompt_tokens, self.completion_tokens)));
+            answer.usage = Some(Some(self.streamed.usage));
             write_event(&mut self.out, &answer);
         }
         self.out.extend_from_slice(b"data: [DONE]\n\n");

@@ -88,8 +88,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 fn load(args: &Args, folder: &ModelFolder, tokenizer: &Arc<Tokenizer>) -> Result<Engine, Failure> {
     let description = paceline_models::describe(folder.config())?;
     let sizes = Sizes::single(args.context.unwrap_or(USUAL_CONTEXT.min(description.max_positions)));
-    memory::check(folder, &description, sizes, args.activations.into())?;
     let drafters = args.draft.open(&MadeUpArgs::default())?;
+    memory::check(folder, &description, &drafters, sizes, args.activations.into())?;
     let progress = Progress::new("loading layers", description.n_layers);
     let options = LoadOptions {
         isa: model::isa()?,

@@ -101,8 +101,8 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let tokenizer = tokenizer(&folder, description.vocab_size)?;
     let requests = requests(&args, &folder, tokenizer.as_deref(), prompts)?;
     let sizes = sizes(&args, &requests, description.max_positions);
-    memory::check(&folder, &description, sizes, args.activations.into())?;
     let drafters = args.draft.open(&args.made_up)?;
+    memory::check(&folder, &description, &drafters, sizes, args.activations.into())?;
     let start = Instant::now();
     let progress = Progress::new("loading layers", description.n_layers);
     let options = LoadOptions {

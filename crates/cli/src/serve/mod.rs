@@ -215,8 +215,8 @@ fn load(args: &Args, folder: &ModelFolder, tokenizer: &Arc<Tokenizer>) -> Result
         kv_memory: args.kv_memory.map(|mib| mib.saturating_mul(1 << 20)),
         ..Sizes::single(args.context.unwrap_or(USUAL_CONTEXT.min(description.max_positions)))
     };
-    memory::check(folder, &description, sizes, args.activations.into())?;
     let drafters = args.draft.open(&args.made_up)?;
+    memory::check(folder, &description, &drafters, sizes, args.activations.into())?;
     let progress = Progress::new("loading layers", description.n_layers);
     let options = LoadOptions {
         isa: model::isa()?,
@@ -224,7 +224,7 @@ fn load(args: &Args, folder: &ModelFolder, tokenizer: &Arc<Tokenizer>) -> Result
         activation: args.activations.into(),
         sizes,
         inexact: Inexact::Refuse,
-        draft: drafters.options(),
+        draft: Some(drafters.options_with_predictions()),
         tokenizer: Some(Arc::clone(tokenizer)),
         progress: &mut |layers, _of| progress.set(layers),
     };

@@ -53,6 +53,53 @@ fn timings_say_why_nothing_was_drafted() {
 }
 
 #[test]
+fn predictions_are_drafted_from_and_counted() {
+    let body = |prediction: Value| {
+        json!({"messages": user("Tell me a short story about a fox."), "temperature": 0, "max_tokens": 60,
+               "prediction": prediction})
+    };
+    let plain = shared().chat(&body(Value::Null)).ok();
+    assert!(plain["usage"].get("completion_tokens_details").is_none(), "{plain}");
+    let text = plain["choices"][0]["message"]["content"].as_str().unwrap();
+    let middle = text.len() / 2;
+    let (first, second) = text.split_at((middle..).find(|&at| text.is_char_boundary(at)).unwrap());
+    let part = |text: &str| json!({"type": "text", "text": text});
+    let without_drafter = Setup { drafts: None, ..Setup::default() }.start();
+    for server in [shared(), &without_drafter] {
+        for (content, least, most) in [
+            (json!(text), 30, 60),
+            (json!([part(first), part(second)]), 30, 60),
+            (json!(format!("{first} and so on")), 8, 50),
+            (json!("Nothing of the kind."), 0, 5),
+            (json!(""), 0, 0),
+        ] {
+            let predicted = body(json!({"type": "content", "content": content}));
+            let answer = server.chat(&predicted).ok();
+            assert_eq!(answer["choices"], plain["choices"], "{content}");
+            let details = answer["usage"]["completion_tokens_details"].clone();
+            let accepted = details["accepted_prediction_tokens"].as_u64().unwrap();
+            assert!((least..=most).contains(&accepted), "{content}: {details}");
+            assert!(details["rejected_prediction_tokens"].is_u64(), "{details}");
+            let mut streamed = predicted;
+            streamed["stream"] = true.into();
+            streamed["stream_options"] = json!({"include_usage": true});
+            let chunks = server.chat(&streamed).chunks();
+            assert_eq!(chunks.last().unwrap()["usage"]["completion_tokens_details"], details);
+        }
+    }
+    for (prediction, field) in [
+        (json!("text"), "prediction"),
+        (json!({"content": "a"}), "prediction.type"),
+        (json!({"type": "image", "content": "a"}), "prediction.type"),
+        (json!({"type": "content"}), "prediction.content"),
+        (json!({"type": "content", "content": [part("a"), 5]}), "prediction.content"),
+    ] {
+        let error = shared().chat(&body(prediction)).error(400);
+        assert_eq!(error["param"], field, "{error}");
+    }
+}
+
+#[test]
 fn what_is_loaded_can_be_asked_for() {
     let models = get(shared().address, "/v1/models").ok();
     let model = &models["data"][0];

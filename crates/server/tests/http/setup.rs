@@ -21,6 +21,7 @@ use crate::client::{Answer, get, post};
 pub(crate) struct Setup {
     pub(crate) context: usize,
     pub(crate) slots: usize,
+    /// Drafts of an assistant; `None` leaves predictions alone.
     pub(crate) drafts: Option<usize>,
     pub(crate) kv_memory: Option<u64>,
     pub(crate) settings: Settings,
@@ -42,9 +43,10 @@ pub(crate) struct Running {
 impl Setup {
     fn engine(&self, folder: &ModelFolder, tokenizer: &Arc<Tokenizer>) -> Engine {
         let assistant = ModelFolder::open(&asset("tiny-gemma4-assistant")).unwrap();
-        let draft = self.drafts.map(|drafts| DraftOptions {
-            sources: vec![DraftSource::Checkpoint(&assistant)],
-            tokens_per_round: Some(drafts),
+        let own = self.drafts.map(|_| DraftSource::Checkpoint(&assistant));
+        let draft = Some(DraftOptions {
+            sources: [DraftSource::Prediction].into_iter().chain(own).collect(),
+            tokens_per_round: self.drafts,
             assistant: AssistantConventions::default(),
         });
         let options = LoadOptions {
