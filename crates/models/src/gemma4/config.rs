@@ -378,3 +378,27 @@ impl TextReader<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use paceline_backend::Activation;
+
+    use super::*;
+
+    #[test]
+    fn embeddings_of_published_sizes_have_the_factors_of_the_reference() {
+        for (shape, factor) in [
+            (include_str!("../../../../assets/shapes/gemma4-e2b.json"), 39.25),
+            (include_str!("../../../../assets/shapes/gemma4-e4b.json"), 50.5),
+            (include_str!("../../../../assets/shapes/gemma4-12b.json"), 62.0),
+            (include_str!("../../../../assets/shapes/gemma4-26b-a4b.json"), 53.0),
+            (include_str!("../../../../assets/shapes/gemma4-31b.json"), 73.5),
+        ] {
+            let raw = RawConfig::parse(Path::new("config.json"), shape.as_bytes()).unwrap();
+            let scale = Gemma4Config::parse(&raw).unwrap().embedding_scale();
+            assert_eq!(Activation::Bf16.round(scale), factor);
+        }
+    }
+}
