@@ -35,6 +35,16 @@ impl FileBytes {
     }
 }
 
+impl FileBytes {
+    /// Gives the memory behind mapped bytes back, see [`MappedFile::release`].
+    fn release(&self, range: Range<usize>) {
+        match &self.0 {
+            Source::Mapped(mapped) => mapped.release(range),
+            Source::Memory(_) => {}
+        }
+    }
+}
+
 impl From<Cow<'static, [u8]>> for FileBytes {
     fn from(bytes: Cow<'static, [u8]>) -> FileBytes {
         FileBytes(Source::Memory(bytes))
@@ -67,6 +77,11 @@ impl FileSlice {
     pub fn new(file: Arc<FileBytes>, range: Range<usize>) -> FileSlice {
         assert!(range.start <= range.end && range.end <= file.len());
         FileSlice { file, range }
+    }
+
+    /// Gives the memory behind mapped bytes back.
+    pub(crate) fn release(&self) {
+        self.file.release(self.range.clone());
     }
 }
 

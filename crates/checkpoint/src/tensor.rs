@@ -95,6 +95,14 @@ impl Tensor {
         }
     }
 
+    /// Says that the values will not be read again soon: the memory of a mapped file's pages goes back to the system. They can
+    /// still be read, which fetches them from the file again.
+    pub fn release(&self) {
+        if let Values::Stored(bytes) = &self.values {
+            bytes.release();
+        }
+    }
+
     /// Writes the elements `first..first + out.len()` of the flat tensor as bf16, and returns how many of them were
     /// rounded. Stored bf16 is copied; f32 and f16 are converted, which [`Inexact`] governs.
     ///

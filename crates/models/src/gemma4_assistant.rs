@@ -386,10 +386,11 @@ fn load_head(
         expected: format!("each of the {v} token ids once"),
         found: "ids out of range or twice".to_owned(),
     })?;
-    let head = from.backend.cluster_head(&head as &dyn RowSource, &order, n_clusters)?;
+    let packed = from.backend.cluster_head(&head as &dyn RowSource, &order, n_clusters)?;
+    head.release();
     Ok(Head::Clustered {
         centroids,
-        head,
+        head: packed,
         scores: from.backend.buffer(n_slots, n_clusters)?,
         clusters: from.backend.buffer(n_slots, top)?,
         logits: from.backend.buffer(n_slots, top * (v / n_clusters))?,

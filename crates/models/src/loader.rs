@@ -25,8 +25,10 @@ impl WeightLoader<'_> {
         parts: &[&TensorRows],
         layout: MatrixLayout,
     ) -> Result<Matrix, ModelError> {
-        let parts: Vec<&dyn RowSource> = parts.iter().map(|&part| part as &dyn RowSource).collect();
-        Ok(self.backend.matrix(MatrixSource { parts: &parts, layout })?)
+        let sources: Vec<&dyn RowSource> = parts.iter().map(|&part| part as &dyn RowSource).collect();
+        let matrix = self.backend.matrix(MatrixSource { parts: &sources, layout })?;
+        parts.iter().for_each(|part| part.release());
+        Ok(matrix)
     }
 
     /// A tensor as a matrix.
@@ -69,6 +71,11 @@ impl TensorRows {
     pub(crate) fn part(&self, first: usize, rows: usize) -> Self {
         assert!(first + rows <= self.rows, "rows {first}..{} of {}", first + rows, self.rows);
         Self { first_element: self.first_element + first * self.columns, rows, ..self.clone() }
+    }
+
+    /// Says that the backend has made of the tensor what it needs, so that loading does not hold a file's pages beside what they became.
+    pub(crate) fn release(&self) {
+        self.tensor.release();
     }
 }
 

@@ -242,7 +242,9 @@ impl Loader<'_> {
             self.from.rows(&name("gate_up_proj"), &[e, 2 * m, h])?;
         }
         let sources: Vec<_> = parts.iter().map(|(gate, up, down)| ExpertSource { gate, up, down }).collect();
-        Ok(self.from.backend.experts(&sources, moe.top_k)?)
+        let experts = self.from.backend.experts(&sources, moe.top_k)?;
+        parts.iter().for_each(|(gate, up, down)| [gate, up, down].into_iter().for_each(TensorRows::release));
+        Ok(experts)
     }
 }
 
