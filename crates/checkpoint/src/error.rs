@@ -219,7 +219,7 @@ pub enum Error {
     /// A weight stored as f32 or f16 would change if held as bf16.
     #[error(
         "{file}: tensor `{tensor}` holds {value} at element {index}, which bf16 cannot hold exactly; \
-         ask for weights rounded to bf16 to use it all the same"
+         `--weights bf16` rounds such weights to use it all the same"
     )]
     NotExactInBf16 {
         /// The weights file.

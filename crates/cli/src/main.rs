@@ -30,6 +30,7 @@ mod serve;
 mod shapes;
 mod text_file;
 mod usage;
+mod weights;
 
 use std::process::ExitCode;
 

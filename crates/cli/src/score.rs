@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use paceline::{
-    Distribution, Engine, Event, Inexact, LoadOptions, LogprobOptions, ModelFolder, Request, Sizes, TokenId,
+    Distribution, Engine, Event, LoadOptions, LogprobOptions, ModelFolder, Request, Sizes, TokenId,
 };
 use paceline_checkpoint::Tokenizer;
 use serde::Serialize;
@@ -28,6 +28,7 @@ use crate::made_up::MadeUpArgs;
 use crate::model::{self, ActivationArg, ThreadsArg};
 use crate::progress::Progress;
 use crate::run::report::{milliseconds, speed};
+use crate::weights::WeightsArg;
 use crate::{memory, text_file};
 
 /// Tokens of a window if nothing is said.
@@ -51,6 +52,8 @@ pub(crate) struct Args {
     activations: ActivationArg,
     #[command(flatten)]
     threads: ThreadsArg,
+    #[command(flatten)]
+    weights: WeightsArg,
     #[command(flatten)]
     made_up: MadeUpArgs,
     /// Print one JSON object and nothing else
@@ -135,13 +138,14 @@ fn load(args: &Args, folder: &ModelFolder, n_layers: usize, sizes: Sizes) -> Res
         threads: args.threads.get(),
         activation: args.activations.into(),
         sizes,
-        inexact: Inexact::Refuse,
+        inexact: args.weights.inexact(),
         draft: None,
         tokenizer: None,
         progress: &mut |layers, _of| progress.set(layers),
     };
     let engine = paceline::load(folder, options)?;
     progress.clear();
+    args.weights.say_rounded([folder])?;
     Ok(engine)
 }
 

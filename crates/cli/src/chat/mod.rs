@@ -10,7 +10,7 @@ mod session;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
-use paceline::{Engine, Inexact, LoadOptions, ModelFolder, Request, Sizes, Tokenizer};
+use paceline::{Engine, LoadOptions, ModelFolder, Request, Sizes, Tokenizer};
 
 use crate::chat_prompt::PromptEncoder;
 use crate::draft::DraftArgs;
@@ -20,6 +20,7 @@ use crate::memory;
 use crate::model::{self, ActivationArg, ModelArg, ThreadsArg};
 use crate::progress::Progress;
 use crate::sampling::SamplingArgs;
+use crate::weights::WeightsArg;
 use command::{COMMANDS, Command};
 use input::{Entry, Input, Piped, Terminal};
 use interrupt::Answering;
@@ -49,6 +50,8 @@ pub(crate) struct Args {
     activations: ActivationArg,
     #[command(flatten)]
     threads: ThreadsArg,
+    #[command(flatten)]
+    weights: WeightsArg,
     /// Most tokens of the conversation; left out, 8192 or what the model has
     #[arg(long, value_name = "N", value_parser = model::at_least_one)]
     context: Option<usize>,
@@ -96,13 +99,14 @@ fn load(args: &Args, folder: &ModelFolder, tokenizer: &Arc<Tokenizer>) -> Result
         threads: args.threads.get(),
         activation: args.activations.into(),
         sizes,
-        inexact: Inexact::Refuse,
+        inexact: args.weights.inexact(),
         draft: drafters.options(),
         tokenizer: Some(Arc::clone(tokenizer)),
         progress: &mut |layers, _of| progress.set(layers),
     };
     let engine = paceline::load(folder, options)?;
     progress.clear();
+    args.weights.say_rounded(drafters.folders().chain([folder]))?;
     Ok(engine)
 }
 

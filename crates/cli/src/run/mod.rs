@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::ArgGroup;
-use paceline::{Engine, Inexact, LoadOptions, ModelFolder, Request, Sizes, TokenId, Tokenizer};
+use paceline::{Engine, LoadOptions, ModelFolder, Request, Sizes, TokenId, Tokenizer};
 
 use crate::chat_prompt::PromptEncoder;
 use crate::clock;
@@ -21,6 +21,7 @@ use crate::peak_memory::peak_memory_bytes;
 use crate::progress::Progress;
 use crate::prompts::{Input, Prompt, Source, TokenIds};
 use crate::sampling::{LogprobArgs, SamplingArgs};
+use crate::weights::WeightsArg;
 use report::RunFacts;
 use stream::{Place, Wanted};
 
@@ -75,6 +76,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     threads: ThreadsArg,
     #[command(flatten)]
+    weights: WeightsArg,
+    #[command(flatten)]
     made_up: MadeUpArgs,
     /// Most tokens of prompt and output together; left out, what the prompt and -n need
     #[arg(long, value_name = "N", value_parser = model::at_least_one)]
@@ -110,7 +113,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         threads: args.threads.get(),
         activation: args.activations.into(),
         sizes,
-        inexact: Inexact::Refuse,
+        inexact: args.weights.inexact(),
         draft: drafters.options(),
         tokenizer,
         progress: &mut |layers, _of| progress.set(layers),
@@ -118,6 +121,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let mut engine = paceline::load(&folder, options)?;
     engine.set_clock(clock::now);
     progress.clear();
+    args.weights.say_rounded(drafters.folders().chain([&folder]))?;
     let load = start.elapsed();
     let level = engine.backend_info().level;
     let facts = |engine: &Engine| RunFacts {

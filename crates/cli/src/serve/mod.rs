@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use paceline::{Engine, Inexact, LoadOptions, ModelFolder, Sizes, Tokenizer};
+use paceline::{Engine, LoadOptions, ModelFolder, Sizes, Tokenizer};
 use paceline_server::{Model, ServeError, Server, Settings};
 use tracing::level_filters::LevelFilter;
 
@@ -18,6 +18,7 @@ use crate::made_up::MadeUpArgs;
 use crate::memory;
 use crate::model::{self, ActivationArg, ModelArg, ThreadsArg};
 use crate::progress::Progress;
+use crate::weights::WeightsArg;
 
 /// Tokens of a sequence if nothing is said: enough for a long conversation, at little memory.
 const USUAL_CONTEXT: usize = 8192;
@@ -73,6 +74,8 @@ pub(crate) struct Args {
     activations: ActivationArg,
     #[command(flatten)]
     threads: ThreadsArg,
+    #[command(flatten)]
+    weights: WeightsArg,
     #[command(flatten)]
     made_up: MadeUpArgs,
     #[command(flatten)]
@@ -223,13 +226,14 @@ fn load(args: &Args, folder: &ModelFolder, tokenizer: &Arc<Tokenizer>) -> Result
         threads: args.threads.get(),
         activation: args.activations.into(),
         sizes,
-        inexact: Inexact::Refuse,
+        inexact: args.weights.inexact(),
         draft: Some(drafters.options_with_predictions()),
         tokenizer: Some(Arc::clone(tokenizer)),
         progress: &mut |layers, _of| progress.set(layers),
     };
     let engine = paceline::load(folder, options)?;
     progress.clear();
+    args.weights.say_rounded(drafters.folders().chain([folder]))?;
     Ok(engine)
 }
 

@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::{Map, Value, json};
 
-use crate::process::{copy_of, oracle, paceline, refuses};
+use crate::process::{copy_of, oracle, paceline, refuses, text};
 
 /// Runs a changed copy of `name`, which must be refused with all of `words`.
 fn refused(name: &str, change: impl FnOnce(&Path), words: &[&str]) {
@@ -151,4 +152,87 @@ fn values_that_overflow_fail_the_request() {
     let mut command = paceline();
     command.arg("run").arg(copy.path()).args(["--token-ids", "2,30,31,32", "-n", "4"]);
     refuses(&mut command, 1, &["not finite"]);
+}
+
+#[test]
+fn shards_of_the_index() {
+    const MODEL: &str = "gemma4_e_wrapped";
+    const INDEX: &str = "model.safetensors.index.json";
+    const SHARDS: [&str; 2] = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+    fn list(folder: &Path, tensor: &str, shard: &str) {
+        change_json(&folder.join(INDEX), |index| index["weight_map"][tensor] = json!(shard));
+    }
+    refused(MODEL, |f| fs::remove_file(f.join(SHARDS[1])).unwrap(), &[INDEX, SHARDS[1], "not in the folder"]);
+    let words = [INDEX, "model.surprise.weight", SHARDS[0]];
+    refused(MODEL, |folder| list(folder, "model.surprise.weight", SHARDS[0]), &words);
+    refused(MODEL, |folder| list(folder, "x", "../elsewhere.safetensors"), &[INDEX, "../elsewhere"]);
+    // The tensors of a shard once more, in a file of another name.
+    let twice = |folder: &Path| {
+        fs::copy(folder.join(SHARDS[0]), folder.join("again.safetensors")).unwrap();
+        let index: Value = serde_json::from_slice(&fs::read(folder.join(INDEX)).unwrap()).unwrap();
+        let map = index["weight_map"].as_object().unwrap();
+        let (tensor, _) = map.iter().find(|(_, shard)| *shard == SHARDS[0]).unwrap();
+        list(folder, tensor, "again.safetensors");
+    };
+    refused(MODEL, twice, &["is also in", "again.safetensors", SHARDS[0]]);
+}
+
+/// Stores a tensor as f32, with `value` as its first element.
+fn widen(folder: &Path, tensor: &str, value: f32) {
+    let path = folder.join("model.safetensors");
+    let bytes = fs::read(&path).unwrap();
+    let len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let mut header: Value = serde_json::from_slice(&bytes[8..8 + len]).unwrap();
+    let mut data = bytes[8 + len..].to_vec();
+    let [begin, end] = [0, 1].map(|i| header[tensor]["data_offsets"][i].as_u64().unwrap() as usize);
+    let mut wide: Vec<u8> = data[begin..end].chunks(2).flat_map(|bf16| [0, 0, bf16[0], bf16[1]]).collect();
+    wide[..4].copy_from_slice(&value.to_le_bytes());
+    let grown = wide.len() - (end - begin);
+    data.splice(begin..end, wide);
+    for (name, entry) in header.as_object_mut().unwrap() {
+        if name == "__metadata__" {
+            continue;
+        }
+        let offsets = &mut entry["data_offsets"];
+        let [first, last] = [0, 1].map(|i| offsets[i].as_u64().unwrap() as usize);
+        let moved = |at: usize| if at > begin { at + grown } else { at };
+        *offsets = json!([moved(first), moved(last)]);
+    }
+    header[tensor]["dtype"] = json!("F32");
+    let header = header.to_string().into_bytes();
+    fs::write(path, [&(header.len() as u64).to_le_bytes(), &header[..], &data].concat()).unwrap();
+}
+
+#[test]
+fn weights_that_bf16_cannot_hold() {
+    const TENSOR: &str = "model.layers.1.mlp.up_proj.weight";
+    let run = |folder: &Path, arguments: &[&str]| {
+        let mut command = paceline();
+        command.arg("run").arg(folder).args(["--token-ids", "2,3", "-n", "8", "--json"]).args(arguments);
+        command
+    };
+    let answer = |command: &mut Command| {
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (report["token_ids"].clone(), text(&output.stderr))
+    };
+    let value = 0.1f32;
+    let copy = copy_of("gemma4_dense");
+    widen(copy.path(), TENSOR, value);
+    let words = ["model.safetensors", TENSOR, "0.1", "bf16 cannot hold", "--weights bf16"];
+    refuses(&mut run(copy.path(), &[]), 2, &words);
+    let (rounded, said) = answer(&mut run(copy.path(), &["--weights", "bf16"]));
+    assert!(said.contains("1 tensor of type f32 or f16") && said.contains("rounded to bf16"), "{said}");
+    // It is the model whose weights were rounded before, in which there is nothing to say.
+    let stored = copy_of("gemma4_dense");
+    change_tensor(stored.path(), TENSOR, 1, (((value.to_bits() + 0x8000) >> 16) & 0xffff) as u16);
+    assert_eq!(answer(&mut run(stored.path(), &["--weights", "bf16"])), (rounded, String::new()));
+    // What bf16 holds exactly is no question.
+    let exact = copy_of("gemma4_dense");
+    widen(exact.path(), TENSOR, 0.125);
+    assert!(run(exact.path(), &[]).output().unwrap().status.success());
+    widen(exact.path(), "model.layers.0.mlp.up_proj.weight", f32::MAX);
+    let words = ["layers.0.mlp.up_proj.weight", "bf16 cannot hold"];
+    refuses(&mut run(exact.path(), &["--weights", "bf16"]), 2, &words);
 }
