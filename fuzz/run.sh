@@ -50,7 +50,7 @@ make_seeds() {
         n=$(od -An -tu8 -N8 "$file" | tr -d ' ')
         # Longer headers have nothing that the shorter ones lack.
         ((n < 8192)) || continue
-        { printf h; bytes 3 $(($(stat -c %s "$file") - 8 - n)); tail -c +9 "$file" | head -c "$n"; } >"$seeds/safetensors/$name"
+        { printf h; bytes 3 $(($(stat -c %s "$file") - 8 - n)); head -c $((8 + n)) "$file" | tail -c +9; } >"$seeds/safetensors/$name"
     done
     local header='{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},"b":{"dtype":"I64","shape":[],"data_offsets":[8,16]}}'
     { printf f; bytes 8 ${#header}; printf %s "$header"; bytes 8 1; bytes 8 2; } >"$seeds/safetensors/whole"

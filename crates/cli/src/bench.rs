@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use paceline::{Engine, Event, Inexact, LoadOptions, ModelFolder, Request, RoundTimes, Sizes, TokenId};
+use paceline::{Engine, Event, LoadOptions, ModelFolder, Request, RoundTimes, Sizes, TokenId};
 use serde_json::json;
 
 use crate::chat_prompt::PromptEncoder;
@@ -19,6 +19,7 @@ use crate::memory;
 use crate::model::{self, ActivationArg, ThreadsArg};
 use crate::progress::Progress;
 use crate::prompts::{Input, Source};
+use crate::weights::WeightsArg;
 
 /// Answered where no prompts are given.
 const PROMPTS: [&str; 4] = [
@@ -56,6 +57,8 @@ pub(crate) struct Args {
     activations: ActivationArg,
     #[command(flatten)]
     threads: ThreadsArg,
+    #[command(flatten)]
+    weights: WeightsArg,
     #[command(flatten)]
     made_up: MadeUpArgs,
     /// Print one JSON object for each answer instead of a table
@@ -193,13 +196,14 @@ fn load(
             threads: args.threads.get(),
             activation: args.activations.into(),
             sizes,
-            inexact: Inexact::Refuse,
+            inexact: args.weights.inexact(),
             draft: drafters.options(),
             tokenizer: None,
             progress: &mut |layers, _of| progress.set(layers),
         },
     )?;
     progress.clear();
+    args.weights.say_rounded(drafters.folders().chain([folder]))?;
     Ok(engine)
 }
 

@@ -22,6 +22,7 @@ pub(super) struct Lab<'a, B> {
     pub(super) folder: &'a ModelFolder,
     pub(super) drafters: &'a Drafters,
     pub(super) activation: Activation,
+    pub(super) inexact: Inexact,
     pub(super) sampling: SamplingOptions,
     pub(super) sizes: Sizes,
     /// The backend to prove, from the one that computes.
@@ -74,7 +75,7 @@ impl<B: Backend + 'static> Lab<'_, B> {
             threads,
             activation: self.activation,
             sizes: self.sizes,
-            inexact: Inexact::Refuse,
+            inexact: self.inexact,
             draft,
             tokenizer: None,
             progress: &mut |_layers, _of| {},

@@ -15,7 +15,7 @@ use std::io::{self, Write};
 use std::rc::Rc;
 use std::time::Duration;
 
-use paceline::{Isa, Request, SamplingOptions, Sizes, TokenId};
+use paceline::{Inexact, Isa, Request, SamplingOptions, Sizes, TokenId};
 use paceline_backend::{Backend, Comparison, CpuBackend, Level, OpSite, Place};
 use paceline_checkpoint::ModelFolder;
 
@@ -24,6 +24,7 @@ use crate::failure::Failure;
 use crate::made_up::MadeUpArgs;
 use crate::model::{self, ActivationArg, ThreadsArg};
 use crate::sampling::SamplingArgs;
+use crate::weights::WeightsArg;
 use budget::Budget;
 use cells::{Axes, Bench, Cell, Drafts, Who};
 use drafts::Foreman;
@@ -66,6 +67,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = model::at_least_one)]
     prompt_tokens: Option<usize>,
     #[command(flatten)]
+    weights: WeightsArg,
+    #[command(flatten)]
     made_up: MadeUpArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -80,6 +83,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         isa: model::isa()?,
         threads: args.threads.get(),
         activations: args.activations,
+        inexact: args.weights.inexact(),
         n: args.n,
         limit: Duration::from_secs(60 * args.minutes as u64),
         extent: Extent { thorough: args.thorough, prompt_tokens: args.prompt_tokens },
@@ -102,7 +106,8 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
             }
             proof.conclude(given)
         },
-    )
+    )?;
+    args.weights.say_rounded(drafters.folders().chain([&folder]))
 }
 
 /// How tokens are chosen in all runs: by one seed.
@@ -129,6 +134,7 @@ struct Options {
     isa: Isa,
     threads: usize,
     activations: ActivationArg,
+    inexact: Inexact,
     n: usize,
     limit: Duration,
     extent: Extent,
@@ -163,6 +169,7 @@ fn with_proof<B: Backend + 'static, T>(
         folder,
         drafters,
         activation: options.activations.into(),
+        inexact: options.inexact,
         sampling: options.sampling.clone(),
         sizes,
         wrap,

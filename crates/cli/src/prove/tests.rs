@@ -38,6 +38,7 @@ fn options() -> Options {
         isa: Isa::best().0,
         threads: 2,
         activations: ActivationArg::Bf16,
+        inexact: Inexact::Refuse,
         n: 12,
         limit: Duration::from_secs(600),
         extent: Extent::default(),
