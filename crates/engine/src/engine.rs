@@ -12,6 +12,7 @@ use crate::drafters::{Drafter, PredictionDrafter};
 use crate::error::{Broken, BuildError, Failed, GenerateError, Refused};
 use crate::events::{Completion, Event, FinishReason};
 use crate::inherit::{inherit, inheritable};
+use crate::kept::Kept;
 use crate::kv::{KvCache, KvGroupSize, SequenceKv};
 use crate::request::{Request, RequestId};
 use crate::round::{self, Lap, Players, RoundSlot};
@@ -56,6 +57,8 @@ pub struct Engine {
     /// Sequences without, oldest first.
     waiting: VecDeque<Sequence>,
     free_slots: Vec<SlotId>,
+    /// What the last request left, for the next round.
+    kept: Option<Kept>,
     /// Events of requests that ended without running.
     at_once: Vec<(RequestId, Event)>,
     next_id: u64,
@@ -114,6 +117,7 @@ impl Engine {
             running: Vec::new(),
             waiting: VecDeque::new(),
             free_slots: (0..sizes.n_slots as u32).rev().map(SlotId).collect(),
+            kept: None,
             at_once: Vec::new(),
             next_id: 0,
             pass: Pass::default(),
@@ -243,6 +247,7 @@ impl Engine {
             n_scored: 0,
             kv: SequenceKv::default(),
             heir_of: None,
+            keep: request.keep_kv && self.target.is_all_kv(),
             slot: None,
             planned: PlannedRows::default(),
             output: Output::new(detokenizer, request.stop),
@@ -260,6 +265,10 @@ impl Engine {
         }
         let Some(index) = self.running.iter().position(|sequence| sequence.id == id) else { return false };
         let mut sequence = self.running.remove(index);
+        if sequence.keep {
+            let before = self.kept.replace(Kept::of(&mut sequence));
+            before.into_iter().for_each(|mut kept| self.kv.release(&mut kept.kv));
+        }
         self.leave(&mut sequence);
         true
     }
@@ -324,11 +333,13 @@ impl Engine {
     /// What does not add up.
     pub fn check_integrity(&self) -> Result<(), Broken> {
         let live = self.running.iter().chain(&self.waiting).map(|sequence| &sequence.kv);
+        let live = live.chain(self.kept.iter().map(|kept| &kept.kv));
         self.kv.check_integrity(live).map_err(|what| Broken::Accounting { what })
     }
 
     fn round(&mut self, events: &mut Vec<(RequestId, Event)>) -> Result<(), Broken> {
         let mut lap = Lap::new(self.clock);
+        self.take_over();
         let plan = self.settle();
         if plan.is_empty() {
             return Err(Broken::NoProgress { running: self.running.len(), waiting: self.waiting.len() });
@@ -357,6 +368,24 @@ impl Engine {
             false => RoundTimes { prefill: times.rounds(), ..RoundTimes::default() },
         };
         Ok(())
+    }
+
+    /// Lets a sequence that is alone begin with what the last one left. Whatever is not taken over is given back.
+    fn take_over(&mut self) {
+        let Some(mut kept) = self.kept.take() else { return };
+        let drafter_kv = self.drafter.as_ref().is_some_and(|drafter| !drafter.kv_groups().is_empty());
+        let alone = self.running.is_empty() && self.waiting.len() == 1;
+        let next = self.waiting.front_mut().filter(|_| alone && !self.kv.shares());
+        let len = next.as_ref().map_or(0, |next| kept.shared_with(next, drafter_kv));
+        match next {
+            Some(next) if len > 0 && self.kv.covers(&kept.kv, len) => {
+                self.kv.release_below(&mut kept.kv, len);
+                (next.kv, next.len) = (kept.kv, len);
+                self.shared_rows += len as u64;
+                self.admit();
+            }
+            _ => self.kv.release(&mut kept.kv),
+        }
     }
 
     /// The next plan. Where blocks are short, sharing ends first: a block that is shared is not free when one of its holders
@@ -429,6 +458,9 @@ impl Engine {
         self.kv.put_held(&mut sequence.kv, put);
         if let (Some(drafter), true) = (&mut self.drafter, sequence.drafted()) {
             drafter.open(self.backend.as_mut(), slot, &sequence.tokens);
+            if sequence.len > 0 {
+                drafter.resume(slot, sequence.len);
+            }
             if !sequence.prediction.is_empty() {
                 drafter.predicted(slot, &sequence.prediction, &sequence.tokens[sequence.n_prompt..]);
             }
@@ -500,6 +532,8 @@ impl Engine {
             }
             match end {
                 Some(end) => {
+                    // A value that is not finite left no K/V worth keeping.
+                    sequence.keep &= !matches!(end, Event::Failed(_));
                     events.push((id, end));
                     ended.push(id);
                 }

@@ -48,6 +48,7 @@ mod error;
 mod events;
 mod handle;
 mod inherit;
+mod kept;
 mod kv;
 mod load;
 mod request;

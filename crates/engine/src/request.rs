@@ -28,6 +28,9 @@ pub struct Request {
     /// A request submitted before with the same prompt, such as another choice of it: what that one has read of the prompt is not read
     /// again where it can be shared. Never changes the text.
     pub same_prompt_as: Option<RequestId>,
+    /// What it has computed when it ends or is cancelled is left to the request that comes next: if that is alone and its prompt begins
+    /// with the same tokens, as the next turn of a conversation does, they are not read again. Never changes a text.
+    pub keep_kv: bool,
     /// Log-probabilities to report.
     pub logprobs: Option<LogprobOptions>,
     /// Whether and how far to draft. Never changes the text.
@@ -48,6 +51,7 @@ impl Request {
             sampling: SamplingOptions::default(),
             choice: 0,
             same_prompt_as: None,
+            keep_kv: false,
             logprobs: None,
             draft: DraftSettings::default(),
             prediction: Vec::new(),

@@ -37,6 +37,8 @@ pub(crate) struct Sequence {
     pub(crate) kv: SequenceKv,
     /// A request that reads the same prompt now, whose K/V it waits for.
     pub(crate) heir_of: Option<RequestId>,
+    /// What it computed is left to the next request.
+    pub(crate) keep: bool,
     pub(crate) slot: Option<SlotId>,
     /// Its rows in the coming round.
     pub(crate) planned: PlannedRows,

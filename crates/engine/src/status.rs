@@ -17,7 +17,8 @@ pub struct EngineStatus {
     pub rounds: u64,
     /// Requests that were taken off their slot, each time.
     pub preemptions: u64,
-    /// Rows of prompts that were not computed, because another request with the same prompt had them.
+    /// Rows of prompts that were not computed, because another request with the same prompt had them, or one before that kept them
+    /// ([`crate::Request::keep_kv`]).
     pub shared_rows: u64,
     /// Drafting of all requests so far, cancelled ones included.
     pub drafts: DraftTotals,

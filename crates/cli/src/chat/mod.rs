@@ -1,6 +1,7 @@
 //! `paceline chat`: a conversation, turn by turn.
 //!
-//! A turn renders the whole conversation and generates from it, so it says what `run` would say to the same messages.
+//! A turn renders the whole conversation and generates from it, so it says what `run` would say to the same messages. As far as the
+//! turn before has read the same tokens, they are not read again.
 
 mod command;
 mod input;

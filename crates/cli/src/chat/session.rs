@@ -31,6 +31,8 @@ pub(super) struct Session<'a> {
 /// What an answer took.
 struct Measured {
     n_prompt: usize,
+    /// Tokens of the prompt that an earlier turn had read.
+    n_kept: usize,
     n_answer: usize,
     prefill: Duration,
     decode: Duration,
@@ -97,11 +99,13 @@ impl<'a> Session<'a> {
         let mut lines = vec![format!("{n_turns} {turns}, a context of {context} tokens")];
         let Some(last) = &self.last else { return lines };
         let rate = |tokens, time| speed(tokens, time).map_or("-".to_owned(), |speed| format!("{speed:.1}"));
+        let n_read = last.n_prompt - last.n_kept;
         lines.push(format!(
-            "last turn: {} tokens of the conversation read from its beginning in {:.0} ms ({} tokens/s)",
+            "last turn: {} of the conversation's {} tokens were there, {n_read} were read in {:.0} ms ({} tokens/s)",
+            last.n_kept,
             last.n_prompt,
             last.prefill.as_secs_f64() * 1e3,
-            rate(last.n_prompt, last.prefill)
+            rate(n_read, last.prefill)
         ));
         lines.push(format!(
             "last answer: {} tokens, {} tokens/s",
@@ -136,6 +140,8 @@ impl<'a> Session<'a> {
         let max_tokens = self.max_tokens.unwrap_or(room);
         let mut request = Request::new(prompt.into_iter().map(TokenId).collect(), max_tokens);
         request.sampling = self.sampling.clone();
+        request.keep_kv = true;
+        let n_shared_before = self.engine.status().shared_rows;
         let (completion, clock) = self.generate(request, n_prompt, show, stopped)?;
         let answer = completion.text.unwrap_or_default();
         if !answer.is_empty() && !answer.ends_with('\n') {
@@ -151,6 +157,7 @@ impl<'a> Session<'a> {
         }
         self.last = Some(Measured {
             n_prompt,
+            n_kept: (self.engine.status().shared_rows - n_shared_before) as usize,
             n_answer: completion.token_ids.len(),
             prefill: clock.prefill(),
             decode: clock.decode(),
@@ -264,6 +271,35 @@ mod tests {
         session.reset();
         assert_eq!(turn(&mut session, "What is the capital of France?"), first);
         assert!(session.statistics()[0].starts_with("1 turn,"), "{:?}", session.statistics());
+    }
+
+    #[test]
+    fn what_a_turn_has_read_is_not_read_again() {
+        let setup = Setup::new();
+        let mut session = setup.session(512, 24);
+        let questions = ["What is the capital of France?", "Tell me a short story about a fox.", "And then?"];
+        let mut answers = Vec::new();
+        let mut read = 0;
+        for question in questions {
+            answers.push(turn(&mut session, question));
+            let last = session.last.as_ref().unwrap();
+            assert_eq!(last.n_kept, read, "{question}");
+            // The newest token of an answer was never read.
+            read = last.n_prompt + last.n_answer - 1;
+        }
+        // Taken back, the conversation is there as far as it is the same.
+        session.undo();
+        let n_prompt = session.last.as_ref().unwrap().n_prompt;
+        assert_eq!(turn(&mut session, questions[2]), answers[2]);
+        assert_eq!(session.last.as_ref().unwrap().n_kept, n_prompt - 1);
+        // Who reads everything says the same.
+        let mut other = setup.session(512, 24);
+        for (question, answer) in questions.iter().zip(&answers) {
+            let engine = setup.session(512, 24).engine;
+            other.engine = engine;
+            assert_eq!(turn(&mut other, question), *answer);
+            assert_eq!(other.last.as_ref().unwrap().n_kept, 0);
+        }
     }
 
     #[test]

@@ -126,6 +126,12 @@ impl Drafter for ProofDrafter {
         }
     }
 
+    fn resume(&mut self, slot: SlotId, len: usize) {
+        if let Some(given) = &mut self.given {
+            given.resume(slot, len);
+        }
+    }
+
     fn close(&mut self, backend: &mut dyn Backend, slot: SlotId) {
         if let Some(given) = &mut self.given {
             given.close(backend, slot);

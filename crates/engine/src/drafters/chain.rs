@@ -115,6 +115,10 @@ impl Drafter for Chain {
         }
     }
 
+    fn resume(&mut self, slot: SlotId, len: usize) {
+        self.drafters().for_each(|drafter| drafter.resume(slot, len));
+    }
+
     fn serves(&self, request: &Request) -> bool {
         self.members.iter().any(|member| member.drafter.serves(request))
     }

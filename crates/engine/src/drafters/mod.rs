@@ -185,6 +185,10 @@ pub trait Drafter: Send {
     /// A sequence starts, or starts anew after it was preempted, with these known tokens.
     fn open(&mut self, _backend: &mut dyn Backend, _slot: SlotId, _tokens: &[TokenId]) {}
 
+    /// The sequence that was just opened begins with `len` committed tokens. Their rows are in its block tables, those of the drafter's groups
+    /// included, as this drafter left them for the sequence that they were computed for, which had at least as many.
+    fn resume(&mut self, _slot: SlotId, _len: usize) {}
+
     /// Whether it can propose anything at all for a request.
     fn serves(&self, _request: &Request) -> bool {
         true

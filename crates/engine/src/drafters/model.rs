@@ -108,6 +108,11 @@ impl Drafter for ModelDrafter {
         self.slots[at] = Some(Place::default());
     }
 
+    fn resume(&mut self, slot: SlotId, len: usize) {
+        // The last of these tokens may be the one that it was behind.
+        self.slots[slot.0 as usize] = Some(Place { len, valid: len - 1, ..Place::default() });
+    }
+
     fn close(&mut self, _backend: &mut dyn Backend, slot: SlotId) {
         self.slots[slot.0 as usize] = None;
     }

@@ -130,11 +130,7 @@ impl KvCache {
     pub(crate) fn share(&mut self, kv: &SequenceKv, len: usize) -> Option<SequenceKv> {
         debug_assert!(len.is_multiple_of(KV_BLOCK));
         let end = len / KV_BLOCK;
-        let covers = |(table, size): (&BlockTable, &KvGroupSize)| {
-            let first_seen = size.window.map_or(0, |window| len.saturating_sub(window) / KV_BLOCK);
-            table.first() <= first_seen.min(end) && end <= table.end()
-        };
-        if kv.tables.len() != self.pools.len() || !kv.tables.iter().zip(&self.sizes).all(covers) {
+        if !self.covers(kv, len) {
             return None;
         }
         let shared = SequenceKv { tables: kv.tables.iter().map(|table| table.up_to(end)).collect() };
@@ -142,6 +138,15 @@ impl KvCache {
             table.blocks().for_each(|block| pool.share(block));
         }
         Some(shared)
+    }
+
+    /// Whether the blocks of all rows below `len` that a row at `len` sees are there.
+    pub(crate) fn covers(&self, kv: &SequenceKv, len: usize) -> bool {
+        let covers = |(table, size): (&BlockTable, &KvGroupSize)| {
+            let first_seen = size.window.map_or(0, |window| len.saturating_sub(window) / KV_BLOCK);
+            table.first() <= first_seen && len.div_ceil(KV_BLOCK) <= table.end()
+        };
+        kv.tables.len() == self.pools.len() && kv.tables.iter().zip(&self.sizes).all(covers)
     }
 
     /// Whether a block has several holders.

@@ -3,6 +3,7 @@
 mod bad_input;
 mod bad_weights;
 mod chains;
+mod conversation;
 mod draft_model;
 mod oracles;
 mod sampled;

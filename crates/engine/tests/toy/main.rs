@@ -6,6 +6,7 @@ mod failures;
 mod field_bugs;
 mod handle;
 mod harness;
+mod kept;
 mod ngram;
 mod prediction;
 mod recurrent;
