@@ -126,14 +126,6 @@ impl Drafters {
         let names: Vec<_> = self.list.iter().map(name).collect();
         if names.is_empty() { "no drafter".to_owned() } else { names.join(", then ") }
     }
-
-    /// Their folders.
-    pub(crate) fn folders(&self) -> impl Iterator<Item = &ModelFolder> {
-        self.list.iter().filter_map(|opened| match opened {
-            Opened::Folder(folder) => Some(folder),
-            Opened::Ngram(_) => None,
-        })
-    }
 }
 
 /// The words of `--draft`; none for plain decoding.
