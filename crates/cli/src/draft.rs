@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use paceline::drafters::{AssistantConventions, DraftHidden, DraftPosition, NgramLengths};
+use paceline::drafters::{AssistantConventions, DraftBlock, DraftHidden, DraftPosition, NgramLengths};
 use paceline::{DraftOptions, DraftSource};
 use paceline_checkpoint::ModelFolder;
 
@@ -41,6 +41,7 @@ pub(crate) struct Drafters {
     list: Vec<Opened>,
     tokens_per_round: Option<usize>,
     conventions: AssistantConventions,
+    block: DraftBlock,
 }
 
 #[derive(Debug)]
@@ -61,7 +62,8 @@ impl DrafterArgs {
             })
         };
         let list = words.iter().map(open).collect::<Result<_, Failure>>()?;
-        Ok(Drafters { list, tokens_per_round: None, conventions: self.conventions.into() })
+        let (conventions, block) = (self.conventions.into(), self.conventions.into());
+        Ok(Drafters { list, tokens_per_round: None, conventions, block })
     }
 }
 
@@ -89,14 +91,20 @@ impl Drafters {
             Opened::Folder(folder) => DraftSource::Checkpoint(folder),
         };
         let sources = first.into_iter().chain(self.list.iter().map(source)).collect();
-        DraftOptions { sources, tokens_per_round: self.tokens_per_round, assistant: self.conventions }
+        let (tokens_per_round, assistant, block) = (self.tokens_per_round, self.conventions, self.block);
+        DraftOptions { sources, tokens_per_round, assistant, block }
     }
 
     /// One drafter as its format says.
     #[cfg(test)]
     pub(crate) fn of_folder(folder: ModelFolder) -> Self {
         let conventions = AssistantConventions::default();
-        Self { list: vec![Opened::Folder(folder)], tokens_per_round: None, conventions }
+        Self {
+            list: vec![Opened::Folder(folder)],
+            tokens_per_round: None,
+            conventions,
+            block: DraftBlock::default(),
+        }
     }
 
     /// With room for so many drafts a round; `None`: for what each drafter suggests.
@@ -213,6 +221,24 @@ struct ConventionArgs {
     /// Which hidden state an assistant starts from: after the final norm, as the format says, or before it
     #[arg(long, value_name = "H", value_enum, default_value = "post-norm")]
     draft_hidden: HiddenArg,
+    /// How many masks a DFlash drafter fills in: one for each draft, or as many as it was trained with, of which the first are verified
+    #[arg(long, value_name = "B", value_enum, default_value = "short")]
+    draft_block: BlockArg,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum BlockArg {
+    Short,
+    Full,
+}
+
+impl From<ConventionArgs> for DraftBlock {
+    fn from(args: ConventionArgs) -> Self {
+        match args.draft_block {
+            BlockArg::Short => DraftBlock::Short,
+            BlockArg::Full => DraftBlock::Full,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

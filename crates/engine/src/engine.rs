@@ -482,8 +482,8 @@ impl Engine {
         let mut slots = Vec::with_capacity(self.running.len());
         for sequence in self.running.iter_mut().filter(|sequence| sequence.planned.n_known > 0) {
             let slot = sequence.slot.expect("running sequences have a slot");
-            let PlannedRows { n_known, n_drafts } = sequence.planned;
-            let end = sequence.len + n_known + n_drafts;
+            let PlannedRows { n_known, n_drafts: room } = sequence.planned;
+            let end = sequence.len + n_known + room;
             let put = |group, first, blocks: &[_]| self.backend.put_blocks(slot, group, first, blocks);
             if !self.kv.grow(&mut sequence.kv, end, put) {
                 return Err(Broken::Accounting {
@@ -493,7 +493,7 @@ impl Engine {
             let chooses = n_known == sequence.pending() && !sequence.only_scores();
             let scored = sequence.scores(n_known);
             let open_ended = sequence.drafting.as_ref().is_some_and(|drafting| drafting.open_ended);
-            let drafted = sequence.drafted();
+            let (drafted, n_drafts) = (sequence.drafted(), sequence.wanted_drafts().min(room));
             let (source, on_backend, failures) = (0, false, Vec::new());
             slots.push(RoundSlot {
                 slot,
@@ -502,6 +502,7 @@ impl Engine {
                 scored,
                 drafted,
                 n_drafts,
+                room,
                 open_ended,
                 source,
                 on_backend,

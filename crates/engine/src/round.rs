@@ -40,6 +40,8 @@ pub(crate) struct RoundSlot {
     pub(crate) drafted: bool,
     /// Drafts: how many are wanted before the round, how many were verified after it.
     pub(crate) n_drafts: usize,
+    /// Rows behind the last known token for which there are K/V blocks: at least as many as drafts.
+    pub(crate) room: usize,
     /// The request leaves the number of drafts to the drafter.
     pub(crate) open_ended: bool,
     /// Set by the round: which of the drafter's sources the drafts are from.
@@ -149,7 +151,7 @@ fn draft(players: &mut Players<'_>, slots: &mut [RoundSlot]) {
     let Some(drafter) = &mut players.drafter else { return };
     let wanting = slots.iter().filter(|part| part.n_drafts > 0);
     let mut proposals: Vec<_> =
-        wanting.map(|part| DraftSlot::new(part.slot, part.n_drafts, part.open_ended)).collect();
+        wanting.map(|part| DraftSlot::new(part.slot, part.n_drafts, part.room, part.open_ended)).collect();
     if proposals.is_empty() {
         return;
     }
@@ -226,6 +228,7 @@ mod tests {
             scored: false,
             drafted: true,
             n_drafts,
+            room: n_drafts,
             open_ended: false,
             source: 0,
             on_backend: false,

@@ -50,6 +50,8 @@ pub(crate) struct Sequence {
 pub(crate) struct Drafting {
     /// Drafts a round at most.
     pub(crate) per_round: usize,
+    /// See [`Drafter::block_drafts`].
+    block_drafts: usize,
     /// The request leaves their number to the drafter.
     pub(crate) open_ended: bool,
     /// The target has chosen a token since the sequence got its slot, so the drafter knows where it stands.
@@ -65,7 +67,8 @@ impl Drafting {
         if per_round == 0 {
             statistics.inactive_reason = Some("0 drafts a round were asked for".into());
         }
-        Self { per_round, open_ended: asked.is_none(), ready: false, statistics }
+        let (open_ended, block_drafts) = (asked.is_none(), drafter.block_drafts());
+        Self { per_round, block_drafts, open_ended, ready: false, statistics }
     }
 
     pub(crate) fn active(&self) -> bool {
@@ -99,9 +102,17 @@ impl Sequence {
         drafting.per_round.min(self.limit - self.tokens.len() - 1)
     }
 
+    /// Rows behind the anchor for which the next round would take K/V blocks: those drafts, or the drafter's whole block.
+    fn wanted_room(&self) -> usize {
+        match (self.wanted_drafts(), &self.drafting) {
+            (drafts @ 1.., Some(drafting)) => drafts.max(drafting.block_drafts),
+            _ => 0,
+        }
+    }
+
     /// What the scheduler sees of it.
     pub(crate) fn view(&self) -> Running<'_> {
-        Running { len: self.len, pending: self.pending(), drafts: self.wanted_drafts(), kv: &self.kv }
+        Running { len: self.len, pending: self.pending(), drafts: self.wanted_room(), kv: &self.kv }
     }
 
     /// What the backend starts with.

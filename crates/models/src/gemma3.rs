@@ -324,7 +324,7 @@ pub(crate) fn load(
     let (all, wanted) =
         (Stream::new(&c, backend, limits.max_rows)?, Stream::new(&c, backend, limits.max_wanted)?);
     let logits = backend.buffer(limits.logit_rows, c.vocab_size)?;
-    let taps = Taps::new(options.tap_layers, c.hidden_size, limits.max_rows, backend)?;
+    let taps = Taps::new(options.tap_layers, (c.is_full.len(), c.hidden_size), limits.max_rows, backend)?;
     let mut from = WeightLoader { tensors: tensors.into_text()?, backend, inexact: options.inexact };
     let (embedding, head) = embedding_and_head(&mut from, &c)?;
     let mut layers = Vec::with_capacity(c.is_full.len());

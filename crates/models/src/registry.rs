@@ -15,7 +15,7 @@ const SUPPORTED: &str = "gemma4, gemma4_text, gemma4_unified, gemma4_unified_tex
 pub struct LoadOptions<'a> {
     /// Sizes of buffers and K/V.
     pub limits: Limits,
-    /// Layers after which a drafter reads the stream, in its order.
+    /// Layers after which a drafter reads the stream, in its order: each below [`Description::n_layers`].
     pub tap_layers: &'a [usize],
     /// What to do with weights that bf16 cannot hold.
     pub inexact: Inexact,

@@ -13,16 +13,18 @@ pub(crate) struct Taps {
 }
 
 impl Taps {
-    /// Makes the buffer for passes of up to `max_rows` rows of a stream of `width` values; `None` without layers.
+    /// Makes the buffer for passes of up to `max_rows` rows of a stream of `width` values; `None` without layers. Those of a drafter
+    /// are checked by its config before anything is loaded.
     pub(crate) fn new(
         layers: &[usize],
-        width: usize,
+        (n_layers, width): (usize, usize),
         max_rows: usize,
         backend: &mut dyn Backend,
     ) -> Result<Option<Self>, BackendError> {
         if layers.is_empty() {
             return Ok(None);
         }
+        assert!(layers.iter().all(|&layer| layer < n_layers), "taps {layers:?} of {n_layers} layers");
         let buf = backend.buffer(max_rows, layers.len() * width)?;
         Ok(Some(Self { layers: layers.to_vec(), buf }))
     }

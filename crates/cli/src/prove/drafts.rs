@@ -100,6 +100,10 @@ impl Drafter for ProofDrafter {
         MAX_DRAFTS
     }
 
+    fn block_drafts(&self) -> usize {
+        self.given.as_ref().map_or(0, |given| given.block_drafts())
+    }
+
     fn reads_taps(&self) -> bool {
         self.given.as_ref().is_some_and(|given| given.reads_taps())
     }

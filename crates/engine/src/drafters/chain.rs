@@ -40,7 +40,7 @@ impl Member {
         let mut asked: Vec<_> = slots.iter_mut().filter(is_asked).collect();
         let own = |slot: &&mut DraftSlot| {
             let wanted = if slot.open_ended { slot.wanted.min(most) } else { slot.wanted };
-            DraftSlot { source, ..DraftSlot::new(slot.slot, wanted, slot.open_ended) }
+            DraftSlot { source, ..DraftSlot::new(slot.slot, wanted, slot.room, slot.open_ended) }
         };
         let mut own: Vec<_> = asked.iter().map(own).filter(|own| own.wanted > 0).collect();
         if own.is_empty() {
@@ -90,6 +90,10 @@ impl Drafter for Chain {
 
     fn suggested_drafts(&self) -> usize {
         self.members.iter().map(|member| member.drafter.suggested_drafts()).max().unwrap_or(0)
+    }
+
+    fn block_drafts(&self) -> usize {
+        self.members.iter().map(|member| member.drafter.block_drafts()).max().unwrap_or(0)
     }
 
     fn reads_taps(&self) -> bool {

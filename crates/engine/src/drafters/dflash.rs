@@ -14,9 +14,20 @@ use paceline_models::{DFlash, OwnedGroup};
 
 use super::{DraftError, DraftSlot, Drafter};
 
+/// How many masks a round's block has. The choice changes how many drafts are accepted, never the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum DraftBlock {
+    /// One for each draft that is verified.
+    #[default]
+    Short,
+    /// As many as the drafter was trained with; the first drafts are verified.
+    Full,
+}
+
 /// See the module documentation.
 pub struct DFlashDrafter {
     network: DFlash,
+    block: DraftBlock,
     suggested_drafts: usize,
     pass: Pass,
 }
@@ -24,8 +35,13 @@ pub struct DFlashDrafter {
 impl DFlashDrafter {
     /// Drafts with a bound network, `suggested_drafts` a round unless a request says otherwise. It never drafts more than its block has
     /// masks.
-    pub fn new(network: DFlash, suggested_drafts: usize) -> Self {
-        Self { network, suggested_drafts, pass: Pass::default() }
+    pub fn new(network: DFlash, block: DraftBlock, suggested_drafts: usize) -> Self {
+        Self { network, block, suggested_drafts, pass: Pass::default() }
+    }
+
+    /// Drafts of a full block.
+    fn most(&self) -> usize {
+        self.network.config().block_size - 1
     }
 }
 
@@ -38,6 +54,13 @@ impl Drafter for DFlashDrafter {
         self.suggested_drafts
     }
 
+    fn block_drafts(&self) -> usize {
+        match self.block {
+            DraftBlock::Short => 0,
+            DraftBlock::Full => self.most(),
+        }
+    }
+
     fn reads_taps(&self) -> bool {
         true
     }
@@ -47,11 +70,15 @@ impl Drafter for DFlashDrafter {
     }
 
     fn draft(&mut self, backend: &mut dyn Backend, slots: &mut [DraftSlot]) -> Result<(), DraftError> {
-        let most = self.network.config().block_size - 1;
+        let most = self.most();
         let mut pass = std::mem::take(&mut self.pass).rebuild();
         for slot in slots.iter_mut() {
             slot.lower(most);
-            pass.draft_block(slot.slot(), slot.wanted(), self.network.mask());
+            let n_masks = match self.block {
+                DraftBlock::Short => slot.wanted(),
+                DraftBlock::Full => slot.room().min(most),
+            };
+            pass.draft_block(slot.slot(), n_masks, self.network.mask());
             slot.proposed_on_backend(slot.wanted());
         }
         self.pass = pass.build();

@@ -29,7 +29,7 @@ use thiserror::Error;
 
 pub use assistant::{AssistantConventions, AssistantDrafter, DraftHidden, DraftPosition};
 pub use chain::Chain;
-pub use dflash::DFlashDrafter;
+pub use dflash::{DFlashDrafter, DraftBlock};
 pub use model::ModelDrafter;
 pub use ngram::{NgramDrafter, NgramLengths};
 pub use prediction::PredictionDrafter;
@@ -41,6 +41,7 @@ use crate::request::Request;
 pub struct DraftSlot {
     slot: SlotId,
     wanted: usize,
+    room: usize,
     /// The request leaves the number of drafts to the drafter.
     open_ended: bool,
     proposal: Proposal,
@@ -68,8 +69,8 @@ impl Proposal {
 }
 
 impl DraftSlot {
-    pub(crate) fn new(slot: SlotId, wanted: usize, open_ended: bool) -> Self {
-        Self { slot, wanted, open_ended, proposal: Proposal::None, source: 0, failures: Vec::new() }
+    pub(crate) fn new(slot: SlotId, wanted: usize, room: usize, open_ended: bool) -> Self {
+        Self { slot, wanted, room, open_ended, proposal: Proposal::None, source: 0, failures: Vec::new() }
     }
 
     /// The slot.
@@ -80,6 +81,12 @@ impl DraftSlot {
     /// Most drafts that the round verifies; at least 1. A longer proposal is cut.
     pub fn wanted(&self) -> usize {
         self.wanted
+    }
+
+    /// Rows behind the anchor for which there are K/V blocks: at least as many as drafts are wanted, and as many as
+    /// [`Drafter::block_drafts`] where blocks are not short.
+    pub fn room(&self) -> usize {
+        self.room
     }
 
     /// Lowers the number of drafts for this round.
@@ -163,6 +170,12 @@ pub trait Drafter: Send {
 
     /// Drafts a round for a request that does not say; at most what the engine is built for.
     fn suggested_drafts(&self) -> usize;
+
+    /// Drafts that it makes in any round, if it makes any, however few of them are verified: K/V blocks are taken for as many. At most
+    /// what the engine is built for.
+    fn block_drafts(&self) -> usize {
+        0
+    }
 
     /// Whether the target's pass must leave its taps, at every row of a slot that is drafted for.
     fn reads_taps(&self) -> bool {

@@ -9,8 +9,8 @@ use paceline_models::{
 
 use super::{LoadError, MAX_DRAFTS};
 use crate::drafters::{
-    AssistantConventions, AssistantDrafter, Chain, DFlashDrafter, Drafter, ModelDrafter, NgramDrafter,
-    NgramLengths, PredictionDrafter,
+    AssistantConventions, AssistantDrafter, Chain, DFlashDrafter, DraftBlock, Drafter, ModelDrafter,
+    NgramDrafter, NgramLengths, PredictionDrafter,
 };
 
 /// Drafters to load.
@@ -22,6 +22,8 @@ pub struct DraftOptions<'a> {
     pub tokens_per_round: Option<usize>,
     /// Settings of an assistant.
     pub assistant: AssistantConventions,
+    /// Setting of a DFlash drafter.
+    pub block: DraftBlock,
 }
 
 /// One drafter to load.
@@ -180,6 +182,9 @@ impl<'a> DraftersToBind<'a> {
         let mut most = 0;
         for drafter in &self.list {
             most = most.max(self.drafts_of(drafter)?);
+            if let (ToBind::DFlash(_, config, _), DraftBlock::Full) = (drafter, self.options.block) {
+                most = most.max(config.block_size - 1);
+            }
         }
         Ok(most)
     }
@@ -238,7 +243,7 @@ impl<'a> DraftersToBind<'a> {
                         kv_blocks: own_blocks,
                     };
                     let network = DFlash::bind(raw, tensors, backend, exports, room, inexact)?;
-                    Box::new(DFlashDrafter::new(network, n_drafts))
+                    Box::new(DFlashDrafter::new(network, self.options.block, n_drafts))
                 }
                 ToBind::Model(folder, _) => {
                     let options = LoadOptions {

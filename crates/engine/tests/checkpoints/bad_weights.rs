@@ -1,46 +1,12 @@
 //! Assistants and targets whose tensors are damaged: refused when they are loaded or, where only values are too large, found out while
 //! they run.
 
-use std::fs;
-use std::path::Path;
-
 use paceline::{Activation, Completion, Engine, Failed, GenerateError, ModelFolder, Request, load};
 use paceline_testkit::paths::oracle;
 use serde_json::Value;
 
+use crate::files::{bytes_of, changed, fill, rename};
 use crate::setup::{draft, options, sizes, tokens};
-
-/// A folder in memory whose files were changed.
-pub(crate) fn changed(folder: &Path, change: impl FnOnce(&mut Value, &mut Vec<u8>)) -> ModelFolder {
-    let read = |name: &str| fs::read(folder.join(name)).unwrap();
-    let mut config: Value = serde_json::from_slice(&read("config.json")).unwrap();
-    let mut weights = read("model.safetensors");
-    change(&mut config, &mut weights);
-    let files = [("config.json", config.to_string().into_bytes()), ("model.safetensors", weights)];
-    ModelFolder::from_files("changed", files).unwrap()
-}
-
-/// The bytes of a tensor.
-fn bytes_of<'a>(weights: &'a mut [u8], tensor: &str) -> &'a mut [u8] {
-    let data = 8 + u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
-    let header: Value = serde_json::from_slice(&weights[8..data]).unwrap();
-    let offset = |end: usize| header[tensor]["data_offsets"][end].as_u64().unwrap() as usize;
-    &mut weights[data + offset(0)..data + offset(1)]
-}
-
-/// Gives a tensor another name of the same length.
-fn rename(weights: &mut [u8], from: &str, to: &str) {
-    assert_eq!(from.len(), to.len());
-    let at = weights.windows(from.len()).position(|window| window == from.as_bytes()).unwrap();
-    weights[at..at + from.len()].copy_from_slice(to.as_bytes());
-}
-
-/// Sets every value of a bf16 tensor.
-pub(crate) fn fill(weights: &mut [u8], tensor: &str, bits: u16) {
-    bytes_of(weights, tensor)
-        .chunks_exact_mut(2)
-        .for_each(|value| value.copy_from_slice(&bits.to_le_bytes()));
-}
 
 /// The largest finite number of bf16, and one that is none.
 pub(crate) const LARGEST: u16 = 0x7F7F;

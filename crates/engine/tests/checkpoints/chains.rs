@@ -4,7 +4,8 @@ use paceline::drafters::NgramLengths;
 use paceline::{Activation, DraftSource, ModelFolder, Request, TokenId, load};
 use paceline_testkit::paths::{asset, oracle};
 
-use crate::bad_weights::{LARGEST, changed, fill};
+use crate::bad_weights::LARGEST;
+use crate::files::{changed, fill};
 use crate::setup::{draft, open, options_of, sizes};
 
 /// In a chain behind n-grams, each round of the second drafter accepts what it accepts when it begins there anew.

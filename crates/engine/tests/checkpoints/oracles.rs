@@ -15,7 +15,7 @@ fn ids(tensors: &mut Tensors, name: &str, len: usize) -> Vec<u32> {
 }
 
 /// `(prompt, greedy ids)` of the recorded prompts.
-fn prompts(target: &str) -> Vec<(Vec<u32>, Vec<u32>)> {
+pub(crate) fn prompts(target: &str) -> Vec<(Vec<u32>, Vec<u32>)> {
     let file = oracle(target).join("oracle.safetensors");
     let mut tensors = Tensors::from_bytes(&file, FileBytes::map(&file).unwrap()).unwrap();
     [1, 7, 40, 70]
@@ -28,6 +28,13 @@ fn prompts(target: &str) -> Vec<(Vec<u32>, Vec<u32>)> {
             )
         })
         .collect()
+}
+
+/// Recorded rounds of `k` drafts behind prompt `i`, in the layout of assistants or in that of DFlash drafters.
+fn recorded(rounds: &Value, k: usize, i: usize) -> &[Value] {
+    let of_assistant = &rounds["conventions"]["bonus"][format!("K={k}")]["per_prompt"][i];
+    let rounds = of_assistant.as_array().or(rounds["rounds"][format!("p{i}")][k.to_string()].as_array());
+    rounds.expect("recorded in one of the layouts")
 }
 
 fn check_rounds(drafter: &str, target: &str) {
@@ -49,13 +56,9 @@ fn check_rounds(drafter: &str, target: &str) {
             for (i, completion) in run(&mut engine, &requests, 2).iter().enumerate() {
                 let what = format!("{drafter}, prompt {i}, {k} drafts, {n_slots} slots");
                 assert_eq!(completion.token_ids, tokens(&prompts[i].1), "{what}");
-                let recorded = &rounds["conventions"]["bonus"][format!("K={k}")]["per_prompt"][i];
                 // A last step without a draft is no round.
-                let with_drafts = recorded
-                    .as_array()
-                    .unwrap()
-                    .iter()
-                    .filter(|round| round["drafts"] != Value::Array(vec![]));
+                let with_drafts = recorded(&rounds, k, i).iter();
+                let with_drafts = with_drafts.filter(|round| round["drafts"] != Value::Array(vec![]));
                 let (mut accepted, mut drafted) = (Vec::new(), 0);
                 for round in with_drafts {
                     accepted.push(round["accepted"].as_u64().unwrap() as u32);
@@ -81,4 +84,9 @@ fn rounds_of_the_dense_pair_are_as_recorded() {
 #[test]
 fn rounds_of_the_moe_pair_are_as_recorded() {
     check_rounds("gemma4_moe_assistant", "gemma4_moe");
+}
+
+#[test]
+fn rounds_of_the_dflash_pair_are_as_recorded() {
+    check_rounds("gemma4_dense_dflash", "gemma4_dense");
 }

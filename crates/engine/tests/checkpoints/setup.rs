@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use paceline::drafters::AssistantConventions;
+use paceline::drafters::{AssistantConventions, DraftBlock};
 use paceline::{
     Activation, Completion, DraftOptions, DraftSource, DraftStatistics, Engine, Inexact, Isa, LoadOptions,
     ModelFolder, Request, RequestId, Sizes, TokenId, load,
@@ -45,6 +45,7 @@ pub(crate) fn options_of<'a>(
         sources,
         tokens_per_round: Some(sizes.max_drafts),
         assistant: AssistantConventions::default(),
+        block: DraftBlock::default(),
     });
     LoadOptions {
         isa: Isa::best().0,

@@ -17,6 +17,8 @@ struct Recorded {
     near_ties: Vec<u64>,
     /// Accepted drafts of each round with the assistant and four drafts, before the cut of the last round.
     accepted: Vec<u32>,
+    /// The same with the DFlash drafter and seven drafts.
+    accepted_dflash: Vec<u32>,
 }
 
 fn numbers<T: TryFrom<u64, Error: std::fmt::Debug>>(value: &Value) -> Vec<T> {
@@ -34,6 +36,7 @@ fn recorded() -> Vec<Recorded> {
         text: prompt["text"].as_str().map(str::to_owned),
         near_ties: numbers(&prompt["near_ties_f32"]),
         accepted: numbers(&prompt["mtp_k4"]["accepted"]),
+        accepted_dflash: numbers(&prompt["dflash_k7"]["accepted"]),
     };
     file["prompts"].as_array().unwrap().iter().map(prompt).collect()
 }
@@ -70,16 +73,16 @@ fn fourteen_prompts_at_once_equal_the_reference() {
     assert!(equal.count() >= 12, "most texts have no near tie that goes the other way");
 }
 
-#[test]
-fn the_assistant_changes_no_token_and_accepts_as_recorded() {
+/// Text and accepted drafts of each round as recorded, up to near ties of the target.
+fn check_accepted(drafter: &str, k: usize, accepted: fn(&Recorded) -> &[u32]) {
     let recorded = recorded();
-    let assistant = asset("tiny-gemma4-assistant");
-    let mut engine = open(&asset("tiny-gemma4"), Some(&assistant), sizes(512, 4, 100, 4), Activation::F32);
+    let mut engine =
+        open(&asset("tiny-gemma4"), Some(&asset(drafter)), sizes(512, 4, 100, k), Activation::F32);
     let requests: Vec<_> = recorded
         .iter()
         .map(|recorded| {
             let mut request = recorded.request.clone();
-            request.draft.tokens_per_round = Some(4);
+            request.draft.tokens_per_round = Some(k);
             request
         })
         .collect();
@@ -90,38 +93,47 @@ fn the_assistant_changes_no_token_and_accepts_as_recorded() {
             continue;
         }
         // The reference counts before it cuts the last round.
-        let found = &draft(completion).accepted_per_round;
-        let n = recorded.accepted.len() - 1;
-        assert_eq!(found[..n], recorded.accepted[..n], "prompt {i}");
+        let (found, accepted) = (&draft(completion).accepted_per_round, accepted(recorded));
+        let n = accepted.len() - 1;
+        assert_eq!(found[..n], accepted[..n], "{drafter}, prompt {i}");
         compared += 1;
     }
     assert!(compared >= 12, "{compared} prompts compared");
 }
 
 #[test]
+fn the_assistant_changes_no_token_and_accepts_as_recorded() {
+    check_accepted("tiny-gemma4-assistant", 4, |recorded| &recorded.accepted);
+}
+
+#[test]
+fn the_dflash_drafter_changes_no_token_and_accepts_as_recorded() {
+    check_accepted("tiny-gemma4-dflash", 7, |recorded| &recorded.accepted_dflash);
+}
+
+#[test]
 fn drafts_batches_chunks_and_arrivals_change_no_bit_in_bf16() {
-    let assistant = asset("tiny-gemma4-assistant");
     let mut requests: Vec<_> = recorded().into_iter().map(|recorded| recorded.request).take(6).collect();
     requests.iter_mut().for_each(|request| request.max_tokens = 40);
     let mut engine = open(&asset("tiny-gemma4"), None, sizes(400, 1, 512, 0), Activation::Bf16);
     let plain = run(&mut engine, &requests, 0);
-    let (mut accepted, mut rejected) = (0, 0);
-    for (k, n_slots, chunk, stagger) in
-        [(1, 1, 512, 0), (2, 3, 7, 2), (4, 6, 127, 5), (7, 2, 128, 0), (5, 5, 129, 1)]
-    {
-        let sizes = sizes(400, n_slots, chunk, k);
-        let mut engine = open(&asset("tiny-gemma4"), Some(&assistant), sizes, Activation::Bf16);
-        let mut requests = requests.clone();
-        requests.iter_mut().for_each(|request| request.draft.tokens_per_round = Some(k));
-        for (i, (drafted, plain)) in run(&mut engine, &requests, stagger).iter().zip(&plain).enumerate() {
-            assert_eq!(
-                drafted.token_ids, plain.token_ids,
-                "prompt {i}, {k} drafts, {n_slots} slots, chunk {chunk}"
-            );
-            assert_eq!(drafted.text, plain.text);
-            accepted += draft(drafted).accepted;
-            rejected += draft(drafted).drafted - draft(drafted).accepted;
+    for drafter in ["tiny-gemma4-assistant", "tiny-gemma4-dflash"] {
+        let (mut accepted, mut rejected) = (0, 0);
+        for (k, n_slots, chunk, stagger) in
+            [(1, 1, 512, 0), (2, 3, 7, 2), (4, 6, 127, 5), (7, 2, 128, 0), (5, 5, 129, 1)]
+        {
+            let sizes = sizes(400, n_slots, chunk, k);
+            let mut engine = open(&asset("tiny-gemma4"), Some(&asset(drafter)), sizes, Activation::Bf16);
+            let mut requests = requests.clone();
+            requests.iter_mut().for_each(|request| request.draft.tokens_per_round = Some(k));
+            for (i, (drafted, plain)) in run(&mut engine, &requests, stagger).iter().zip(&plain).enumerate() {
+                let what = format!("{drafter}, prompt {i}, {k} drafts, {n_slots} slots, chunk {chunk}");
+                assert_eq!(drafted.token_ids, plain.token_ids, "{what}");
+                assert_eq!(drafted.text, plain.text, "{what}");
+                accepted += draft(drafted).accepted;
+                rejected += draft(drafted).drafted - draft(drafted).accepted;
+            }
         }
+        assert!(accepted > 100 && rejected > 20, "{drafter}: {accepted} accepted, {rejected} rejected");
     }
-    assert!(accepted > 100 && rejected > 20, "{accepted} accepted, {rejected} rejected");
 }

@@ -45,7 +45,8 @@ pub(crate) fn load(
     let wanted = stream(&config, backend, limits.max_wanted)?;
     let projected =
         all.per_layer.map(|buf| backend.buffer(limits.max_rows, buf.width as usize)).transpose()?;
-    let taps = Taps::new(options.tap_layers, config.hidden_size, limits.max_rows, backend)?;
+    let taps =
+        Taps::new(options.tap_layers, (config.layers.len(), config.hidden_size), limits.max_rows, backend)?;
     let export = |kind| {
         let layer = config.export_layer(kind)?;
         let (group, place) = places[layer];

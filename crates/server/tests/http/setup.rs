@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use paceline::drafters::AssistantConventions;
+use paceline::drafters::{AssistantConventions, DraftBlock};
 use paceline::{
     Activation, BuildError, DraftOptions, DraftSource, Engine, EngineStatus, Inexact, Isa, LoadOptions,
     ModelFolder, Sizes, Tokenizer,
@@ -48,6 +48,7 @@ impl Setup {
             sources: [DraftSource::Prediction].into_iter().chain(own).collect(),
             tokens_per_round: self.drafts,
             assistant: AssistantConventions::default(),
+            block: DraftBlock::default(),
         });
         let options = LoadOptions {
             isa: Isa::best().0,
