@@ -28,6 +28,13 @@ pub(crate) fn tiny_assistant() -> Result<ModelFolder, Failure> {
     Ok(ModelFolder::from_files("(built-in tiny-gemma4-assistant)", files)?)
 }
 
+/// Its DFlash drafter.
+#[cfg(feature = "tiny")]
+pub(crate) fn tiny_dflash() -> Result<ModelFolder, Failure> {
+    let files = files!("tiny-gemma4-dflash": "config.json", "model.safetensors");
+    Ok(ModelFolder::from_files("(built-in tiny-gemma4-dflash)", files)?)
+}
+
 /// There is none in this build.
 #[cfg(not(feature = "tiny"))]
 pub(crate) fn tiny() -> Result<ModelFolder, Failure> {
@@ -41,5 +48,13 @@ pub(crate) fn tiny() -> Result<ModelFolder, Failure> {
 pub(crate) fn tiny_assistant() -> Result<ModelFolder, Failure> {
     Err(Failure::bad_input(
         "--draft tiny: this program was built without the built-in models; give the folder of an assistant",
+    ))
+}
+
+/// There is none in this build.
+#[cfg(not(feature = "tiny"))]
+pub(crate) fn tiny_dflash() -> Result<ModelFolder, Failure> {
+    Err(Failure::bad_input(
+        "--draft tiny-dflash: this program was built without the built-in models; give the folder of a drafter",
     ))
 }

@@ -14,8 +14,8 @@ use crate::made_up::MadeUpArgs;
 /// Who drafts and how, in arguments.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct DrafterArgs {
-    /// Drafter: folder or hub id of an assistant, of a DFlash drafter or of a smaller model with the same vocabulary; `tiny` for the
-    /// assistant of the built-in model, `ngram` for what stood in the text before, or `none`. Several with commas between: the first
+    /// Drafter: folder or hub id of an assistant, of a DFlash drafter or of a smaller model with the same vocabulary; `tiny` and
+    /// `tiny-dflash` for those of the built-in model, `ngram` for what stood in the text before, or `none`. Several with commas between: the first
     /// that proposes something is taken, round by round. Changes the speed, never the text
     #[arg(long, value_name = "D[,D...]", value_parser = DraftArg::parse)]
     draft: Option<DraftArg>,
@@ -57,6 +57,7 @@ impl DrafterArgs {
         let open = |word: &DraftWord| {
             Ok(match word {
                 DraftWord::Tiny => Opened::Folder(builtin::tiny_assistant()?),
+                DraftWord::TinyDflash => Opened::Folder(builtin::tiny_dflash()?),
                 DraftWord::Ngram => Opened::Ngram(self.ngram.lengths()?),
                 DraftWord::Folder(path) => Opened::Folder(made_up.open_drafter(path)?),
             })
@@ -144,6 +145,8 @@ struct DraftArg(Vec<DraftWord>);
 enum DraftWord {
     /// The assistant of the built-in model.
     Tiny,
+    /// Its DFlash drafter.
+    TinyDflash,
     /// What stood in the text before.
     Ngram,
     /// The drafter in a folder, or of the hub.
@@ -158,9 +161,14 @@ impl DraftArg {
         let mut words: Vec<DraftWord> = Vec::new();
         for word in argument.split(',') {
             let word = match word {
-                "" => return Err("expected a folder, a hub id, `tiny`, `ngram` or `none`".to_owned()),
+                "" => {
+                    return Err(
+                        "expected a folder, a hub id, `tiny`, `tiny-dflash`, `ngram` or `none`".to_owned()
+                    );
+                }
                 "none" => return Err("`none` stands alone".to_owned()),
                 "tiny" => DraftWord::Tiny,
+                "tiny-dflash" => DraftWord::TinyDflash,
                 "ngram" => DraftWord::Ngram,
                 path => DraftWord::Folder(path.into()),
             };

@@ -24,6 +24,8 @@ shapes!(
     "gemma4-12b-assistant",
     "gemma4-26b-a4b-assistant",
     "gemma4-31b-assistant",
+    "gemma4-26b-a4b-dflash",
+    "gemma4-31b-dflash",
     "bench-300m",
     "bench-300m-assistant"
 );
@@ -41,7 +43,7 @@ pub(crate) fn open(name: &str) -> Option<Result<ModelFolder, Failure>> {
 
 #[cfg(test)]
 mod tests {
-    use paceline_models::AssistantConfig;
+    use paceline_models::{AssistantConfig, DFlashConfig};
 
     use super::*;
 
@@ -82,6 +84,19 @@ mod tests {
                 assistant.config().top().required_usize("backbone_hidden_size", 1..=1 << 20).unwrap();
             assert_eq!(backbone, of(&target, "hidden_size"), "{name}");
         }
+    }
+
+    #[test]
+    fn each_dflash_drafter_fits_its_target() {
+        let names = SHAPES.iter().filter(|(name, _)| name.ends_with("-dflash"));
+        for (name, _) in names.clone() {
+            let drafter = open(name).unwrap().unwrap();
+            let target = open(name.trim_end_matches("-dflash")).unwrap().unwrap();
+            let description = paceline_models::describe(target.config()).unwrap();
+            let config = DFlashConfig::parse(drafter.config()).unwrap();
+            assert_eq!(config.fit(drafter.config(), &description).unwrap().len(), 6, "{name}");
+        }
+        assert_eq!(names.count(), 2);
     }
 
     #[test]

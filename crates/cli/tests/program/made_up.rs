@@ -53,22 +53,24 @@ fn a_bare_config_needs_the_flag() {
 
 #[test]
 fn a_drafter_may_be_made_up_too() {
-    let (target, drafter) = (oracle("gemma4_dense"), tempfile::tempdir().unwrap());
-    let config = oracle("gemma4_dense_assistant").join("config.json");
-    fs::copy(config, drafter.path().join("config.json")).unwrap();
+    let target = oracle("gemma4_dense");
     let run = |arguments: &[&str]| {
         let mut run = paceline();
         run.arg("run").arg(&target).args(["--token-ids", "2,3", "-n", "16", "--ignore-eos", "--json"]);
         let report: Value = serde_json::from_str(&stdout(run.args(arguments))).unwrap();
         (report["token_ids"].clone(), report["draft"].clone())
     };
-    let drafter = drafter.path().to_str().unwrap();
     let (plain, none) = run(&["--random-weights", "3"]);
-    let (drafted, draft) = run(&["--random-weights", "3", "--draft", drafter]);
-    assert_eq!(plain, drafted);
     assert_eq!(none, Value::Null);
-    assert_eq!(draft["kind"], "assistant");
-    refuses(paceline().args(["run", "--token-ids", "2,3", "--draft", drafter]), 2, &["has no weights"]);
+    for (name, kind) in [("gemma4_dense_assistant", "assistant"), ("gemma4_dense_dflash", "dflash")] {
+        let folder = tempfile::tempdir().unwrap();
+        fs::copy(oracle(name).join("config.json"), folder.path().join("config.json")).unwrap();
+        let drafter = folder.path().to_str().unwrap();
+        let (drafted, draft) = run(&["--random-weights", "3", "--draft", drafter]);
+        assert_eq!(plain, drafted);
+        assert_eq!(draft["kind"], kind);
+        refuses(paceline().args(["run", "--token-ids", "2,3", "--draft", drafter]), 2, &["has no weights"]);
+    }
 }
 
 #[test]

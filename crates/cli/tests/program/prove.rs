@@ -16,6 +16,15 @@ fn a_pair_is_proved_at_every_level() {
 }
 
 #[test]
+fn a_dflash_drafter_is_proved_op_by_op() {
+    let mut command = paceline();
+    command.arg("prove").arg(oracle("gemma4_dense")).arg("--draft").arg(oracle("gemma4_dense_dflash"));
+    let text = stdout(command.args(["-n", "10", "--ops", "--draft-block", "full"]));
+    assert!(text.contains("runs gave the text of plain decoding") && text.contains("ops: "), "{text}");
+    assert!(text.contains("given drafter: ") && !text.contains("given drafter: 0"), "{text}");
+}
+
+#[test]
 fn made_up_weights_and_long_prompts_are_proved_without_a_drafter() {
     let folder = tempfile::tempdir().unwrap();
     fs::copy(oracle("gemma4_dense").join("config.json"), folder.path().join("config.json")).unwrap();

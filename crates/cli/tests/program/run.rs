@@ -321,17 +321,24 @@ fn levels_that_are_not_there_are_refused() {
 #[test]
 fn drafting_changes_the_statistics_and_not_the_text() {
     let plain = one(&mut run(&["-p", FOX, "-n", "60", "--draft", "none"]));
-    for k in ["auto", "0", "1", "5"] {
-        let mut drafted = one(&mut run(&["-p", FOX, "-n", "60", "--draft", "tiny", "--draft-tokens", k]));
+    let drafters: [(&[&str], &str); 3] = [
+        (&["tiny"], "assistant"),
+        (&["tiny-dflash"], "dflash"),
+        (&["tiny-dflash", "--draft-block", "full"], "dflash"),
+    ];
+    for (drafter, k) in drafters.iter().flat_map(|drafter| ["auto", "0", "1", "5"].map(|k| (drafter, k))) {
+        let (drafter, kind) = *drafter;
+        let drafting = ["-p", FOX, "-n", "60", "--draft-tokens", k, "--draft"];
+        let mut drafted = one(&mut run(&[&drafting[..], drafter].concat()));
         for field in ["token_ids", "text", "finish_reason", "prompt_tokens"] {
-            assert_eq!(drafted[field], plain[field], "{k} drafts: {field}");
+            assert_eq!(drafted[field], plain[field], "{k} drafts of {drafter:?}: {field}");
         }
         let draft = drafted["draft"].take();
         let number = |field: &str| draft[field].as_u64().unwrap_or_else(|| panic!("{field} in {draft}"));
         let list = |field: &str| -> u64 {
             draft[field].as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).sum()
         };
-        assert_eq!(draft["kind"], "assistant");
+        assert_eq!(draft["kind"], kind);
         assert_eq!(draft["inactive_reason"].is_null(), k != "0", "{draft}");
         assert_eq!(list("accepted_by_position"), number("accepted"), "{draft}");
         assert_eq!(list("accepted_per_round"), number("accepted"), "{draft}");
