@@ -69,7 +69,9 @@ fn a_drafter_may_be_made_up_too() {
         let (drafted, draft) = run(&["--random-weights", "3", "--draft", drafter]);
         assert_eq!(plain, drafted);
         assert_eq!(draft["kind"], kind);
-        refuses(paceline().args(["run", "--token-ids", "2,3", "--draft", drafter]), 2, &["has no weights"]);
+        let mut bare = paceline();
+        bare.arg("run").arg(&target).args(["--token-ids", "2,3", "--draft", drafter]);
+        refuses(&mut bare, 2, &["has no weights"]);
     }
 }
 
