@@ -12,7 +12,7 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use paceline::drafters::AssistantConventions;
+use paceline::drafters::{AssistantConventions, DraftBlock};
 use paceline::{
     Activation, DraftOptions, DraftSource, Engine, Inexact, Isa, LoadOptions, ModelFolder, Request, Sizes,
     TokenId, load_parts,
@@ -152,6 +152,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             sources: vec![DraftSource::Checkpoint(&assistant)],
             tokens_per_round: Some(DRAFTS),
             assistant: AssistantConventions::default(),
+            block: DraftBlock::default(),
         }),
         tokenizer: None,
         progress: &mut |_, _| {},
