@@ -292,7 +292,7 @@ def main():
     p.add_argument("--long", type=int, default=700, help="words of a long prompt")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--storm", type=float, help="seconds of random traffic instead")
-    p.add_argument("--storm-kv", type=int, default=8, help="MiB of K/V for it")
+    p.add_argument("--storm-kv", type=int, default=2, help="MiB of K/V for it")
     p.add_argument("--save", metavar="NAME", help="write bench/results/DATE-NAME.json")
     args = p.parse_args()
     figures = asyncio.run(storm(args) if args.storm else measure(args))

@@ -9,6 +9,9 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::settings::Settings;
 
+/// Bytes of a body that are parsed in less time than handing them over takes.
+const SMALL_BODY: usize = 64 << 10;
+
 /// Reads the object that a request has for a body.
 pub(crate) async fn read(settings: &Settings, request: Request) -> Result<Fields, ApiError> {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
@@ -30,7 +33,10 @@ pub(crate) async fn read(settings: &Settings, request: Request) -> Result<Fields
         Ok(Err(error)) if is_limit(&error) => return Err(ApiError::large_body(limit)),
         Ok(Err(error)) => return Err(ApiError::bad_request(format!("the body can not be read: {error}"))),
     };
-    Fields::parse(&bytes)
+    match bytes.len() {
+        0..=SMALL_BODY => Fields::parse(&bytes),
+        _ => compute(move || Fields::parse(&bytes)).await,
+    }
 }
 
 fn is_limit(error: &axum::Error) -> bool {
@@ -44,15 +50,15 @@ fn is_limit(error: &axum::Error) -> bool {
     false
 }
 
-/// Runs what takes longer than a thread that serves connections may be kept: templates and tokenizers.
+/// Runs what takes longer than the thread that serves connections may be kept: templates, tokenizers, long answers.
 pub(crate) async fn compute<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) => {
-            tracing::error!(%error, "reading a prompt failed");
-            Err(ApiError::internal("the prompt could not be read: this is a bug, please report it"))
+            tracing::error!(%error, "work on a request ended early");
+            Err(ApiError::internal("the request could not be worked on: this is a bug, please report it"))
         }
     }
 }

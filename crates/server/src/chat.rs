@@ -93,35 +93,35 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let served = app.served()?;
     let model = &served.model;
     let mut fields = body::read(&app.settings, request).await?;
-    let mut asked = ChatRequest::take(&mut fields, &model.defaults, app.settings.choices)?;
+    let asked = ChatRequest::take(&mut fields, &model.defaults, app.settings.choices)?;
     app.note_unknown(fields.unknown());
-    model.check_name(asked.model.as_deref())?;
-    let (encoder, chat, predicted) = (Arc::clone(model), asked.chat.clone(), asked.prediction.clone());
+    let ChatRequest { model: name, chat, max_tokens, logprobs, prediction, mut parameters } = asked;
+    model.check_name(name.as_deref())?;
+    let encoder = Arc::clone(model);
     let (prompt, prediction) = body::compute(move || {
-        let prediction = predicted.map(|text| encoder.encode_prediction(&text)).transpose()?;
+        let prediction = prediction.map(|text| encoder.encode_prediction(&text)).transpose()?;
         Ok((encoder.encode_chat(&chat)?, prediction))
     })
     .await?;
 
-    let n = asked.parameters.n;
-    asked.parameters.share_seed(n);
-    let max_tokens = asked.max_tokens.unwrap_or(model.context.saturating_sub(prompt.len()).max(1));
+    let n = parameters.n;
+    parameters.share_seed(n);
+    let max_tokens = max_tokens.unwrap_or(model.context.saturating_sub(prompt.len()).max(1));
     let most_drafts = model.drafter.map_or(0, |drafter| drafter.most);
     let requests = (0..n).map(|choice| {
-        let mut request =
-            asked.parameters.request(prompt.clone(), max_tokens, asked.logprobs, choice, most_drafts);
+        let mut request = parameters.request(prompt.clone(), max_tokens, logprobs, choice, most_drafts);
         request.prediction = prediction.clone().unwrap_or_default();
         request
     });
     let mut generation = Generation::start(&app, served, requests.collect(), "messages")?;
 
     let envelope = Envelope::new("chatcmpl", model);
-    let Parameters { stream, include_usage, return_token_ids, ref stop, draft, .. } = asked.parameters;
+    let Parameters { stream, include_usage, return_token_ids, ref stop, draft, .. } = parameters;
     let mut usage = Usage::new(prompt.len(), prediction.is_some());
     if stream {
         let format = ChatChunks {
             model: Arc::clone(model),
-            logprobs: asked.logprobs.is_some(),
+            logprobs: logprobs.is_some(),
             return_token_ids,
             stops: stop.clone(),
         };
@@ -138,21 +138,27 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         return Ok(streamed.respond());
     }
     let completions = generation.collect().await?;
-    let mut seed = None;
-    let choices = completions.iter().enumerate().map(|(index, completion)| {
-        let finished = completion.finished.as_ref().expect("collected completions have ended");
-        usage.add(finished);
-        seed = Some(finished.seed);
-        choice(model, index, completion, finished, &asked)
-    });
-    let choices: Vec<Value> = choices.collect();
-    let ids = return_token_ids.then(|| plain_ids(&prompt));
-    let mut answer = Answer::new(&envelope, "chat.completion", &choices);
-    answer.usage = Some(Some(usage));
-    answer.seed = seed;
-    answer.prompt_token_ids = ids.as_deref();
-    answer.timings = Some(generation.timings().json(model.drafter, draft.enabled));
-    Ok(json_response(StatusCode::OK, &answer))
+    let timings = generation.timings().json(model.drafter, draft.enabled);
+    let model = Arc::clone(model);
+    let whole = move || {
+        let mut seed = None;
+        let choices = completions.iter().enumerate().map(|(index, completion)| {
+            let finished = completion.finished.as_ref().expect("collected completions have ended");
+            usage.add(finished);
+            seed = Some(finished.seed);
+            choice(&model, index, completion, finished, &parameters, logprobs.is_some())
+        });
+        let choices: Vec<Value> = choices.collect();
+        let ids = return_token_ids.then(|| plain_ids(&prompt));
+        let mut answer = Answer::new(&envelope, "chat.completion", &choices);
+        answer.usage = Some(Some(usage));
+        answer.seed = seed;
+        answer.prompt_token_ids = ids.as_deref();
+        answer.timings = Some(timings);
+        Ok(json_response(StatusCode::OK, &answer))
+    };
+    // Only log-probabilities make it long.
+    if logprobs.is_some() { body::compute(whole).await } else { whole() }
 }
 
 /// A whole choice.
@@ -161,15 +167,12 @@ fn choice(
     index: usize,
     completion: &Completion,
     finished: &Finished,
-    asked: &ChatRequest,
+    asked: &Parameters,
+    logprobs: bool,
 ) -> Value {
-    let logprobs = match asked.logprobs {
-        Some(_) => {
-            let entries = completion.token_ids.iter().zip(&completion.logprobs);
-            json!({"content": entries.map(|(id, entry)| entry_of(model, *id, entry)).collect::<Vec<_>>()})
-        }
-        None => Value::Null,
-    };
+    let entries = completion.token_ids.iter().zip(&completion.logprobs);
+    let content = || entries.map(|(id, entry)| entry_of(model, *id, entry)).collect::<Vec<_>>();
+    let logprobs = logprobs.then(|| json!({"content": content()}));
     let mut choice = json!({
         "index": index,
         "message": {
@@ -179,9 +182,9 @@ fn choice(
         },
         "logprobs": logprobs,
         "finish_reason": finished.reason.as_str(),
-        "stop_reason": stop_reason(finished.reason, &asked.parameters.stop),
+        "stop_reason": stop_reason(finished.reason, &asked.stop),
     });
-    if asked.parameters.return_token_ids {
+    if asked.return_token_ids {
         choice["token_ids"] = json!(plain_ids(&completion.token_ids));
     }
     choice

@@ -172,19 +172,24 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         return Ok(streamed.respond());
     }
     let completions = generation.collect().await?;
-    let mut seed = None;
-    let choices = completions.iter().enumerate().map(|(index, completion)| {
-        let finished = completion.finished.as_ref().expect("collected completions have ended");
-        usage.add(finished);
-        seed = Some(finished.seed);
-        shape.whole(index, &prompts[index / n], completion, finished)
-    });
-    let choices: Vec<Choice> = choices.collect();
-    let mut answer = Answer::new(&envelope, "text_completion", &choices);
-    answer.usage = Some(Some(usage));
-    answer.seed = seed;
-    answer.timings = Some(generation.timings().json(model.drafter, drafts_asked));
-    Ok(json_response(StatusCode::OK, &answer))
+    let timings = generation.timings().json(model.drafter, drafts_asked);
+    let whole = move || {
+        let mut seed = None;
+        let choices = completions.iter().enumerate().map(|(index, completion)| {
+            let finished = completion.finished.as_ref().expect("collected completions have ended");
+            usage.add(finished);
+            seed = Some(finished.seed);
+            shape.whole(index, &prompts[index / n], completion, finished)
+        });
+        let choices: Vec<Choice> = choices.collect();
+        let mut answer = Answer::new(&envelope, "text_completion", &choices);
+        answer.usage = Some(Some(usage));
+        answer.seed = seed;
+        answer.timings = Some(timings);
+        Ok(json_response(StatusCode::OK, &answer))
+    };
+    // Only log-probabilities make it long.
+    if asked.logprobs.is_some() { body::compute(whole).await } else { whole() }
 }
 
 #[derive(Debug, Serialize)]

@@ -50,8 +50,8 @@ use connection::Stage;
 pub use model::{Model, ModelError};
 pub use settings::Settings;
 
-/// Threads that serve connections. They only move bytes; the engine needs the processors.
-const WORKERS: usize = 2;
+/// Threads that serve connections. One is enough: it only moves bytes, and with a second one each token would wake both.
+const WORKERS: usize = 1;
 /// Threads that read prompts.
 const READERS: usize = 4;
 /// After a cut, so long for the tasks to notice.

@@ -1,6 +1,6 @@
 //! The conversation of a chat request: what is checked here, the chat template does not have to survive.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::error::ApiError;
 use crate::fields::{Fields, describe};
@@ -19,11 +19,14 @@ pub(crate) fn take(fields: &mut Fields) -> Result<Chat, ApiError> {
     for (index, message) in messages.iter_mut().enumerate() {
         check(message).map_err(|(at, problem)| ApiError::field(format!("messages[{index}]{at}"), problem))?;
     }
-    Ok(Chat {
-        messages: Value::Array(messages),
-        add_generation_prompt: fields.flag("add_generation_prompt")?.unwrap_or(true),
-        variables: fields.map("chat_template_kwargs")?.unwrap_or_default(),
-    })
+    let (add_generation_prompt, variables) = take_rendering(fields)?;
+    Ok(Chat { messages: Value::Array(messages), add_generation_prompt, variables })
+}
+
+/// Takes how a conversation is to be rendered: whether an answer begins at its end, and variables for the template.
+pub(crate) fn take_rendering(fields: &mut Fields) -> Result<(bool, Map<String, Value>), ApiError> {
+    let add_generation_prompt = fields.flag("add_generation_prompt")?.unwrap_or(true);
+    Ok((add_generation_prompt, fields.map("chat_template_kwargs")?.unwrap_or_default()))
 }
 
 /// Where in a message something is wrong, and what.

@@ -39,6 +39,7 @@ pub(crate) struct Metrics {
     prompt_sizes: Histogram,
     output_sizes: Histogram,
     recent: Mutex<Recent>,
+    start: Instant,
 }
 
 impl Default for Metrics {
@@ -54,7 +55,8 @@ impl Default for Metrics {
             total: Histogram::new(LONG),
             prompt_sizes: Histogram::new(COUNTS),
             output_sizes: Histogram::new(COUNTS),
-            recent: Mutex::new(Recent { start: Instant::now(), seconds: [(0, 0); WINDOW] }),
+            recent: Mutex::default(),
+            start: Instant::now(),
         }
     }
 }
@@ -76,7 +78,7 @@ impl Metrics {
 
     fn generated(&self, n: u64) {
         self.generation_tokens.fetch_add(n, Ordering::Relaxed);
-        lock(&self.recent).add(n);
+        lock(&self.recent).add(self.start.elapsed(), n);
     }
 
     /// An output ended.
@@ -224,7 +226,7 @@ impl Page {
             "vllm:avg_generation_throughput_toks_per_s",
             "gauge",
             "Tokens a second over the last 10 seconds.",
-            lock(&metrics.recent).rate(),
+            lock(&metrics.recent).rate(metrics.start.elapsed()),
         );
         self.by(
             ("vllm:request_success_total", "Outputs that ended, by reason."),
@@ -301,17 +303,16 @@ impl Histogram {
     }
 }
 
-/// Tokens of each of the last seconds.
-#[derive(Debug)]
+/// Tokens of each of the last seconds. Times are since the start.
+#[derive(Debug, Default)]
 struct Recent {
-    start: Instant,
     /// Which second, and its tokens; at the place of the second's number modulo [`WINDOW`].
     seconds: [(u64, u64); WINDOW],
 }
 
 impl Recent {
-    fn add(&mut self, tokens: u64) {
-        let now = self.start.elapsed().as_secs();
+    fn add(&mut self, now: Duration, tokens: u64) {
+        let now = now.as_secs();
         let second = &mut self.seconds[(now % WINDOW as u64) as usize];
         if second.0 != now {
             *second = (now, 0);
@@ -319,16 +320,62 @@ impl Recent {
         second.1 += tokens;
     }
 
-    fn rate(&self) -> f64 {
-        let now = self.start.elapsed();
+    fn rate(&self, now: Duration) -> f64 {
         let recent = self.seconds.iter().filter(|(second, _)| second + (WINDOW as u64) > now.as_secs());
         let tokens: u64 = recent.map(|(_, tokens)| tokens).sum();
-        // The oldest second of the window has been overwritten by as much of the present one as has passed.
-        let whole = (WINDOW - 1) as f64 + f64::from(now.subsec_nanos()) / 1e9;
-        tokens as f64 / whole.min(now.as_secs_f64()).max(1.0)
+        // Of the present second, which has taken the place of the oldest, only a part has passed.
+        let passed = (WINDOW - 1) as f64 + f64::from(now.subsec_nanos()) / 1e9;
+        tokens as f64 / passed.min(now.as_secs_f64()).max(1.0)
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_present_speed_is_that_of_the_last_seconds() {
+        let at = Duration::from_secs_f64;
+        let mut recent = Recent::default();
+        assert_eq!(recent.rate(at(0.0)), 0.0);
+        recent.add(at(0.2), 30);
+        recent.add(at(1.5), 10);
+        assert_eq!(recent.rate(at(2.0)), 20.0);
+        // The first second is out of the window, the next one is not.
+        recent.add(at(10.5), 55);
+        assert_eq!(recent.rate(at(10.5)), (10.0 + 55.0) / 9.5);
+        assert_eq!(recent.rate(at(11.0)), 55.0 / 9.0);
+        assert_eq!(recent.rate(at(30.0)), 0.0);
+    }
+
+    #[test]
+    fn a_value_counts_in_its_bucket_and_all_above() {
+        let histogram = Histogram::new(&[1.0, 2.0]);
+        for (value, times) in [(0.5, 1), (1.0, 2), (1.5, 4), (9.0, 8)] {
+            histogram.observe(value, times);
+        }
+        assert_eq!(histogram.read(), (vec![3, 4, 8], 0.5 + 2.0 + 6.0 + 72.0));
+        let mut page = Page { text: String::new(), model: "m".to_owned() };
+        page.histogram("x", "Help.", &histogram);
+        let expected = "# HELP x Help.\n# TYPE x histogram\nx_bucket{model_name=\"m\",le=\"1\"} 3\n\
+                        x_bucket{model_name=\"m\",le=\"2\"} 7\nx_bucket{model_name=\"m\",le=\"+Inf\"} 15\n\
+                        x_sum{model_name=\"m\"} 80.5\nx_count{model_name=\"m\"} 15\n";
+        assert_eq!(page.text, expected);
+    }
+
+    #[test]
+    fn bursts_share_their_time() {
+        let metrics = Metrics::default();
+        metrics.first_token(Duration::from_millis(20));
+        metrics.tokens(4, Duration::from_millis(8));
+        metrics.tokens(0, Duration::from_secs(1));
+        let (counts, sum) = metrics.between_tokens.read();
+        assert_eq!(counts[SHORT.partition_point(|end| *end < 0.002)], 4);
+        assert!((sum - 0.008).abs() < 1e-9);
+        assert_eq!(metrics.generation_tokens.load(Ordering::Relaxed), 5);
+    }
 }

@@ -37,8 +37,14 @@ impl TokenizeRequest {
     pub(crate) fn take(fields: &mut Fields) -> Result<Self, ApiError> {
         let model = fields.text("model")?;
         let input = match fields.text("prompt")? {
-            Some(text) => Input::Text(text),
             None => Input::Chat(messages::take(fields)?),
+            Some(text) => {
+                if fields.value("messages").is_some() {
+                    return Err(fields.error("messages", "stands beside prompt; expected one of them"));
+                }
+                messages::take_rendering(fields)?;
+                Input::Text(text)
+            }
         };
         let special = fields.flag("add_special_tokens")?.unwrap_or(true);
         let strings = fields.flag("return_token_strs")?.unwrap_or(false);

@@ -193,6 +193,8 @@ fn tokens_and_texts_turn_into_one_another() {
     for (path, body, name) in [
         ("/tokenize", json!({}), "messages"),
         ("/tokenize", json!({"prompt": 5}), "prompt"),
+        ("/tokenize", json!({"prompt": "a", "messages": user("a")}), "messages"),
+        ("/tokenize", json!({"prompt": "a", "chat_template_kwargs": []}), "chat_template_kwargs"),
         ("/detokenize", json!({}), "tokens"),
         ("/detokenize", json!({"tokens": [2, "a"]}), "tokens"),
         ("/detokenize", json!({"tokens": [1_000_000]}), "tokens"),

@@ -95,6 +95,11 @@ fn heads_have_limits() {
             .is_none_or(|answer| answer.status == 431)
     );
     get(server.address, "/health").ok();
+    // An answer may take longer than that.
+    let long = json!({"messages": user(STORY), "max_tokens": 480, "ignore_eos": true});
+    let start = Instant::now();
+    assert_eq!(server.chat(&long).ok()["usage"]["completion_tokens"], 480);
+    assert!(start.elapsed() > Duration::from_millis(200), "too quick to show anything");
 }
 
 #[test]
