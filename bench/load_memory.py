@@ -5,8 +5,8 @@
 
 Writes a made-up checkpoint of about SIZE gigabytes: the last layers of a published dense size, in shards with an index, in a temporary
 folder that goes again. Runs the program on it and watches, every 2 ms until the program ends, how much memory that no file backs
-(RssAnon) and how much in all (VmRSS, with the pages of the mapped shards that happen to be cached) the process has. The figure that
-counts is the largest RssAnon over the bytes of the packed weights; K/V of 256 tokens and all buffers are in it. Linux only.
+(RssAnon) and how much in all (VmRSS, with those pages of the mapped shards that it has not let go of) the process has. The figures
+that count are the largest of both over the bytes of the packed weights; K/V of 256 tokens and all buffers are in them. Linux only.
 """
 import argparse
 import datetime
@@ -154,11 +154,12 @@ def main():
             anon.append(most_anon)
             resident_.append(most_resident)
             loads.append(report["timings"]["load_ms"])
-            print("round %d: %.3f GB anonymous, %.3f of the weights; %.3f GB in all; loaded in %.0f ms"
-                  % (r + 1, most_anon / 1e9, most_anon / weights, most_resident / 1e9, loads[-1]), flush=True)
-    ratios = [most / weights for most in anon]
+            print("round %d: %.3f GB anonymous, %.3f of the weights; %.3f GB in all, %.3f of the weights; loaded in %.0f ms"
+                  % (r + 1, most_anon / 1e9, most_anon / weights, most_resident / 1e9, most_resident / weights, loads[-1]), flush=True)
+    ratios = [most / weights for most in resident_]
     figures = [
-        figure("load_memory.anonymous_over_weights", ratios, "ratio", LIMIT),
+        figure("load_memory.anonymous_over_weights", [most / weights for most in anon], "ratio", LIMIT),
+        figure("load_memory.resident_over_weights", ratios, "ratio", LIMIT),
         figure("load_memory.anonymous_bytes", anon, "bytes", round(LIMIT * weights)),
         figure("load_memory.resident_bytes", resident_, "bytes"),
         figure("load_memory.weight_bytes", [weights], "bytes"),
