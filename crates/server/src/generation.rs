@@ -95,8 +95,11 @@ impl Generation {
         let (sender, queue) = mpsc::channel(QUEUE_EVENTS * requests.len());
         let overflow = Arc::new(AtomicBool::new(false));
         let started = Instant::now();
-        let mut outputs = Vec::with_capacity(requests.len());
-        for (index, request) in requests.into_iter().enumerate() {
+        let mut outputs: Vec<Output> = Vec::with_capacity(requests.len());
+        for (index, mut request) in requests.into_iter().enumerate() {
+            // The outputs of one prompt follow one another, and read it once.
+            let first = index.checked_sub(request.choice as usize).and_then(|at| outputs.get(at));
+            request.same_prompt_as = first.and_then(|first| first.ticket.as_ref()).map(Ticket::id);
             let (sender, overflow) = (sender.clone(), Arc::clone(&overflow));
             let n_prompt = request.prompt.len();
             let listener = move |event| {
