@@ -12,7 +12,7 @@ use crate::drafters::{Drafter, PredictionDrafter};
 use crate::error::{Broken, BuildError, Failed, GenerateError, Refused};
 use crate::events::{Completion, Event, FinishReason};
 use crate::inherit::{inherit, inheritable};
-use crate::kept::Kept;
+use crate::kept::{Kept, hold_prompt};
 use crate::kv::{KvCache, KvGroupSize, SequenceKv};
 use crate::request::{Request, RequestId};
 use crate::round::{self, Lap, Players, RoundSlot};
@@ -248,6 +248,7 @@ impl Engine {
             kv: SequenceKv::default(),
             heir_of: None,
             keep: request.keep_kv && self.target.is_all_kv(),
+            prompt_kv: None,
             slot: None,
             planned: PlannedRows::default(),
             output: Output::new(detokenizer, request.stop),
@@ -267,7 +268,7 @@ impl Engine {
         let mut sequence = self.running.remove(index);
         if sequence.keep {
             let before = self.kept.replace(Kept::of(&mut sequence));
-            before.into_iter().for_each(|mut kept| self.kv.release(&mut kept.kv));
+            before.into_iter().for_each(|kept| kept.release(&mut self.kv));
         }
         self.leave(&mut sequence);
         true
@@ -332,8 +333,10 @@ impl Engine {
     /// # Errors
     /// What does not add up.
     pub fn check_integrity(&self) -> Result<(), Broken> {
-        let live = self.running.iter().chain(&self.waiting).map(|sequence| &sequence.kv);
-        let live = live.chain(self.kept.iter().map(|kept| &kept.kv));
+        let sequences = self.running.iter().chain(&self.waiting);
+        let prompts = sequences.clone().flat_map(|sequence| &sequence.prompt_kv).map(|prompt| &prompt.kv);
+        let live = sequences.map(|sequence| &sequence.kv).chain(prompts);
+        let live = live.chain(self.kept.iter().flat_map(Kept::tables));
         self.kv.check_integrity(live).map_err(|what| Broken::Accounting { what })
     }
 
@@ -372,19 +375,18 @@ impl Engine {
 
     /// Lets a sequence that is alone begin with what the last one left. Whatever is not taken over is given back.
     fn take_over(&mut self) {
-        let Some(mut kept) = self.kept.take() else { return };
+        let Some(kept) = self.kept.take() else { return };
         let drafter_kv = self.drafter.as_ref().is_some_and(|drafter| !drafter.kv_groups().is_empty());
         let alone = self.running.is_empty() && self.waiting.len() == 1;
-        let next = self.waiting.front_mut().filter(|_| alone && !self.kv.shares());
-        let len = next.as_ref().map_or(0, |next| kept.shared_with(next, drafter_kv));
-        match next {
-            Some(next) if len > 0 && self.kv.covers(&kept.kv, len) => {
-                self.kv.release_below(&mut kept.kv, len);
-                (next.kv, next.len) = (kept.kv, len);
-                self.shared_rows += len as u64;
-                self.admit();
-            }
-            _ => self.kv.release(&mut kept.kv),
+        let Some(next) = self.waiting.front_mut().filter(|_| alone) else {
+            return kept.release(&mut self.kv);
+        };
+        let same = kept.shared_with(next, drafter_kv);
+        (next.kv, next.len) = kept.take(same, &mut self.kv);
+        debug_assert!(!self.kv.shares(), "nobody else is here");
+        if next.len > 0 {
+            self.shared_rows += next.len as u64;
+            self.admit();
         }
     }
 
@@ -394,10 +396,24 @@ impl Engine {
         loop {
             let plan = self.plan();
             let short = plan.is_empty() || plan.keep < self.running.len();
+            let keeps_out = plan.admit < self.waiting.len().min(self.free_slots.len());
+            if (short || keeps_out) && self.give_up_prompts() {
+                continue;
+            }
             if !short || !self.give_up_sharing() {
                 return plan;
             }
         }
+    }
+
+    /// Gives back blocks of prompts that are held for requests to come. False if there are none.
+    fn give_up_prompts(&mut self) -> bool {
+        let mut found = false;
+        for mut prompt in self.running.iter_mut().filter_map(|sequence| sequence.prompt_kv.take()) {
+            self.kv.release(&mut prompt.kv);
+            found = true;
+        }
+        found
     }
 
     /// Takes away blocks that were inherited by sequences without a slot, or else the youngest sequence off its slot while anything is
@@ -538,7 +554,10 @@ impl Engine {
                     events.push((id, end));
                     ended.push(id);
                 }
-                None => self.kv.release_below(&mut sequence.kv, sequence.len),
+                None => {
+                    hold_prompt(&mut self.kv, sequence);
+                    self.kv.release_below(&mut sequence.kv, sequence.len);
+                }
             }
         }
         for id in ended {
@@ -564,6 +583,7 @@ impl Engine {
         }
         self.backend.close(slot);
         self.kv.release(&mut sequence.kv);
+        sequence.prompt_kv.take().iter_mut().for_each(|prompt| self.kv.release(&mut prompt.kv));
         self.free_slots.push(slot);
     }
 

@@ -8,6 +8,7 @@ use paceline_backend::{Finish, LogprobsWanted, Sampling, SlotId, SlotInit, SlotR
 use crate::drafters::Drafter;
 use crate::error::{Broken, Failed};
 use crate::events::{Event, FinishReason, Finished, Usage};
+use crate::kept::PromptKv;
 use crate::kv::SequenceKv;
 use crate::request::RequestId;
 use crate::round::RoundSlot;
@@ -39,6 +40,8 @@ pub(crate) struct Sequence {
     pub(crate) heir_of: Option<RequestId>,
     /// What it computed is left to the next request.
     pub(crate) keep: bool,
+    /// Blocks of its prompt that it may have given back itself.
+    pub(crate) prompt_kv: Option<PromptKv>,
     pub(crate) slot: Option<SlotId>,
     /// Its rows in the coming round.
     pub(crate) planned: PlannedRows,

@@ -24,6 +24,9 @@ pub struct Sizes {
     pub max_drafts: usize,
     /// Requests may ask for log-probabilities of their prompts: hidden states of all rows of a pass are kept for that.
     pub score_prompts: bool,
+    /// Requests may leave their K/V to the next one ([`crate::Request::keep_kv`]): room for what a window sees at the end of a prompt is
+    /// made beside that of its output.
+    pub keep_prompts: bool,
     /// Bytes of K/V at most, enough for one sequence at full context. `None`: what all slots need.
     pub kv_memory: Option<u64>,
 }
@@ -31,7 +34,15 @@ pub struct Sizes {
 impl Sizes {
     /// Sizes for one sequence at a time without drafts.
     pub fn single(context: usize) -> Self {
-        Self { context, n_slots: 1, prefill_rows: 512, max_drafts: 0, score_prompts: false, kv_memory: None }
+        Self {
+            context,
+            n_slots: 1,
+            prefill_rows: 512,
+            max_drafts: 0,
+            score_prompts: false,
+            keep_prompts: false,
+            kv_memory: None,
+        }
     }
 
     /// The limits to load the described model with, and with it a drafter that owns K/V in the groups `drafter_kv`.
@@ -67,8 +78,12 @@ impl Sizes {
     /// Blocks of each group: what all slots need at full context or, where memory is short, what one sequence needs and as much
     /// more as fits. So whatever the context admits always fits alone.
     fn kv_blocks(&self, groups: &[KvGroupSpec], activation: Activation) -> Result<Vec<usize>, BuildError> {
-        let most =
-            |spec: &KvGroupSpec| self.n_slots * most_held(spec.window, self.context, self.prefill_rows);
+        let most = |spec: &KvGroupSpec| {
+            let own = most_held(spec.window, self.context, self.prefill_rows);
+            let prompt = if self.keep_prompts { most_held(spec.window, self.context, 1) } else { 0 };
+            // Both are blocks of the same sequence.
+            self.n_slots * (own + prompt).min(self.context.div_ceil(KV_BLOCK))
+        };
         let least = |spec: &KvGroupSpec| most_held(spec.window, self.context, 1);
         let bytes = |blocks: &dyn Fn(&KvGroupSpec) -> usize| -> u64 {
             groups.iter().map(|spec| blocks(spec) as u64 * block_bytes(spec, activation)).sum()
@@ -127,6 +142,16 @@ mod tests {
         let scoring = Sizes { score_prompts: true, ..sizes };
         let limits = scoring.limits(&description(&[None]), &[], Activation::Bf16).unwrap();
         assert_eq!((limits.max_wanted, limits.logit_rows), (115, 16));
+    }
+
+    #[test]
+    fn prompts_that_are_kept_have_room_beside_what_follows() {
+        let sizes = Sizes { prefill_rows: 100, keep_prompts: true, ..Sizes::single(1000) };
+        let blocks = |window| {
+            sizes.limits(&description(&[None, Some(window)]), &[], Activation::Bf16).unwrap().kv_blocks
+        };
+        assert_eq!(blocks(128), [16, 5 + 3]);
+        assert_eq!(blocks(700), [16, 16]);
     }
 
     #[test]

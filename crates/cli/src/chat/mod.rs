@@ -91,7 +91,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 fn load(args: &Args, folder: &ModelFolder, tokenizer: &Arc<Tokenizer>) -> Result<Engine, Failure> {
     let description = paceline_models::describe(folder.config())?;
-    let sizes = Sizes::single(args.context.unwrap_or(USUAL_CONTEXT.min(description.max_positions)));
+    let context = args.context.unwrap_or(USUAL_CONTEXT.min(description.max_positions));
+    let sizes = Sizes { keep_prompts: true, ..Sizes::single(context) };
     let drafters = args.draft.open(&MadeUpArgs::default())?;
     memory::check(folder, &description, &drafters, sizes, args.activations.into())?;
     let progress = Progress::new("loading layers", description.n_layers);

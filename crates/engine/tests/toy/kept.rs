@@ -1,6 +1,6 @@
 //! K/V that a request leaves to the next one: the turns of a conversation, and what comes between them.
 
-use paceline::{Completion, Engine, Event, LogprobOptions, Request, TokenId};
+use paceline::{Completion, Engine, Event, LogprobOptions, Request, Sizes, TokenId};
 use paceline_backend::Distribution;
 use paceline_testkit::{Nasty, ToyDrafter, ToyLayer, ToyModel};
 
@@ -17,7 +17,8 @@ struct Talk {
 
 impl Talk {
     fn new(model: &ToyModel, chunk: usize, drafter: ToyDrafter) -> Self {
-        let case = Case::new(model, sizes(600, 2, chunk, 7), drafter, vec![]);
+        let sizes = Sizes { keep_prompts: true, ..sizes(600, 2, chunk, 7) };
+        let case = Case::new(model, sizes, drafter, vec![]);
         let engine = case.engine();
         Self { tokens: model.prompt(40, 0), engine, case, shared: 0 }
     }
@@ -136,6 +137,49 @@ fn what_a_window_gave_back_is_read_again() {
         assert_eq!(found > 0, shared, "{back} back: {found} of {len} shared");
         assert!(talk.turn(20, 4) > len, "the next turn goes on as ever");
     }
+}
+
+#[test]
+fn a_prompt_is_shared_where_its_answer_is_repeated_in_other_words() {
+    let [_, model] = models();
+    for drafter in drafters() {
+        for chunk in [5, 64, 512] {
+            let mut talk = Talk::new(&model, chunk, drafter.clone());
+            let mut shared = 0;
+            for (n, more) in [(200, 30), (90, 3), (80, 70), (30, 2)] {
+                let n_prompt = talk.tokens.len();
+                assert_eq!(
+                    talk.turn(n, more),
+                    shared,
+                    "{drafter:?}, chunk {chunk}, turn of {n} at {n_prompt}"
+                );
+                // The opening of the answer is left out when it is repeated.
+                talk.tokens.drain(n_prompt - 4..n_prompt);
+                shared = (n_prompt - 16) / 64 * 64;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_prompt_is_held_only_while_nobody_needs_its_blocks() {
+    let [_, model] = models();
+    // No room is made for prompts, so what they hold is missing.
+    let case = Case::new(&model, sizes(600, 2, 16, 0), ToyDrafter::None, vec![]);
+    let mut talk = Talk { tokens: model.prompt(200, 0), engine: case.engine(), case, shared: 0 };
+    let requests: Vec<_> = (0..6).map(|_| talk.request(300)).collect();
+    let expected = plain(&talk.case, &requests[0]).token_ids;
+    let ids: Vec<_> = requests.into_iter().map(|request| talk.engine.submit(request).unwrap()).collect();
+    let (mut events, mut texts) = (Vec::new(), vec![Completion::default(); ids.len()]);
+    while !talk.engine.is_idle() {
+        talk.engine.step(&mut events).unwrap();
+        talk.engine.check_integrity().unwrap();
+        for (id, event) in events.drain(..) {
+            texts[ids.iter().position(|other| *other == id).unwrap()].add(event).unwrap();
+        }
+    }
+    assert!(texts.iter().all(|text| text.token_ids == expected));
+    assert_eq!(talk.engine.status().preemptions, 0);
 }
 
 #[test]
