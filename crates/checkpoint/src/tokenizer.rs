@@ -1,6 +1,6 @@
 //! Text to tokens.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
@@ -48,6 +48,12 @@ impl Tokenizer {
         // A prompt is neither cut nor filled up in silence.
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| wrong(error.to_string()))?;
+        if let Some((id, texts)) = doubled(&inner) {
+            return Err(wrong(format!(
+                "its vocabulary has token {id} twice: `{}` and `{}`",
+                texts[0], texts[1]
+            )));
+        }
         let pieces = PieceDecoder::new(inner.get_decoder()).ok_or_else(|| {
             wrong("its decoder has not the supported form, which is Replace, ByteFallback, Fuse".to_owned())
         })?;
@@ -175,6 +181,20 @@ impl Tokenizer {
         }
         Some(self.pieces.decode(token))
     }
+}
+
+/// A token id that two texts of the vocabulary have: which of them it would be decoded to is left to chance. (Added tokens may stand
+/// over one of the vocabulary, and then do.)
+fn doubled(tokenizer: &tokenizers::Tokenizer) -> Option<(u32, [String; 2])> {
+    let mut texts: HashMap<u32, String> = HashMap::new();
+    for (text, id) in tokenizer.get_vocab(false) {
+        if let Some(other) = texts.insert(id, text.clone()) {
+            let mut both = [text, other];
+            both.sort();
+            return Some((id, both));
+        }
+    }
+    None
 }
 
 /// Parses with the library, which panics on some malformed files: broken JSON is kept from it, and a panic about

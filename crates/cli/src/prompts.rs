@@ -98,6 +98,8 @@ fn lines(path: &Path) -> Result<Vec<Prompt>, Failure> {
 }
 
 fn parse_lines(text: &str) -> Result<Vec<Prompt>, String> {
+    // Some editors put a byte order mark in front.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let lines = || text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let is_json = lines().next().is_some_and(|(_, line)| line.trim_start().starts_with('{'));
     if !is_json {
@@ -169,7 +171,9 @@ mod tests {
     fn lines_of_json_are_prompts() {
         let lines = "{\"prompt\": \"a\", \"n\": 3}\n{\"token_ids\": [2, 3]}\n";
         let ids = Prompt::new(Input::TokenIds(vec![2, 3]));
-        assert_eq!(parse_lines(lines).unwrap(), [Prompt { n: Some(3), ..text("a") }, ids]);
+        let prompts = [Prompt { n: Some(3), ..text("a") }, ids];
+        assert_eq!(parse_lines(lines).unwrap(), prompts);
+        assert_eq!(parse_lines(&format!("\u{feff}{lines}")).unwrap(), prompts);
     }
 
     #[test]

@@ -39,6 +39,15 @@ fn token_of(choice: Choice) -> Option<TokenId> {
     (!choice.fault).then_some(TokenId(choice.token))
 }
 
+/// The likeliest of listed tokens, before any rule; `None` if a logit is not finite.
+fn likeliest(mut tokens: impl Iterator<Item = (u32, f32)>) -> Option<TokenId> {
+    let best = tokens.try_fold(None, |best: Option<(u32, f32)>, (token, z)| {
+        let better = best.is_none_or(|(_, most)| z > most);
+        z.is_finite().then_some(if better { Some((token, z)) } else { best })
+    });
+    best.flatten().map(|(token, _)| TokenId(token))
+}
+
 impl Slot {
     /// The rules for the token at `position` behind the drafts before it.
     fn rules(&self, position: usize) -> RowRules<'_> {
@@ -165,12 +174,13 @@ impl SlotStates {
         &mut self,
         choosing: &mut Choosing,
         isa: Isa,
-        tokens: impl Iterator<Item = (u32, f32)>,
+        tokens: impl Iterator<Item = (u32, f32)> + Clone,
         slot: SlotId,
         step: usize,
     ) {
-        let choice = choosing.chooser.choose_listed(isa, tokens, &self.draft_rules(slot, step));
-        self.put_draft(slot, step, token_of(choice));
+        let choice = choosing.chooser.choose_listed(isa, tokens.clone(), &self.draft_rules(slot, step));
+        // Rules may leave none of the few tokens: then any of them is a draft, which will be rejected. The drafter is not broken.
+        self.put_draft(slot, step, token_of(choice).or_else(|| likeliest(tokens)));
     }
 
     fn draft_rules(&self, slot: SlotId, step: usize) -> RowRules<'_> {
@@ -206,6 +216,22 @@ mod tests {
         let mut states = SlotStates::new(1);
         states.open(SLOT, init, 0);
         states
+    }
+
+    #[test]
+    fn a_listed_draft_is_a_fault_only_where_its_logits_are() {
+        let sampling = Arc::new(Sampling { allowed: Some(vec![5]), ..Sampling::default() });
+        let drafts = |listed: &[(u32, f32)]| {
+            let mut states =
+                states(SlotInit { sampling: Arc::clone(&sampling), ..SlotInit::greedy(ids(&[2]), 9) });
+            let tokens = listed.iter().copied();
+            states.choose_listed_draft(&mut Choosing::default(), Isa::best().0, tokens, SLOT, 0);
+            states.slot(SLOT).drafts.clone()
+        };
+        assert_eq!(drafts(&[(3, 9.0), (5, 1.0)]), [5]);
+        assert_eq!(drafts(&[(2, -1.0), (3, 2.0), (4, 2.0)]), [3], "nothing allowed among them");
+        assert_ne!(drafts(&[(2, -1.0), (3, f32::NAN)]), [2]);
+        assert_ne!(drafts(&[(2, f32::NEG_INFINITY)]), [2]);
     }
 
     /// A small generator: the same numbers at every run.

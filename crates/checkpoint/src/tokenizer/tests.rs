@@ -37,6 +37,14 @@ fn bos_stands_in_front_exactly_once() {
 }
 
 #[test]
+fn a_token_id_of_two_texts_is_refused() {
+    let mut tokenizer = toy_tokenizer();
+    tokenizer["model"]["vocab"]["zz"] = json!(A);
+    let error = parse(&tokenizer, json!({})).unwrap_err().to_string();
+    assert!(error.contains("token 261 twice: `a` and `zz`"), "{error}");
+}
+
+#[test]
 fn tokenizer_json_decides_where_its_config_does_not() {
     let mut adds = toy_tokenizer();
     adds["post_processor"] = json!({"type": "TemplateProcessing",

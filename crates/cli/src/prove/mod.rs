@@ -153,9 +153,15 @@ fn with_proof<B: Backend + 'static, T>(
 ) -> Result<T, Failure> {
     let description = paceline_models::describe(folder.config())?;
     let window = description.kv_groups.iter().filter_map(|group| group.window).min();
-    let lengths = texts::lengths(window, description.max_positions, options.n, &options.extent);
+    let (context, n) = (description.max_positions, options.n);
+    if let Some(asked) = options.extent.prompt_tokens.filter(|asked| *asked > context.saturating_sub(n)) {
+        return Err(Failure::bad_input(format!(
+            "--prompt-tokens is {asked}, expected at most {}: the model has {context} positions, and -n is {n}",
+            context.saturating_sub(n)
+        )));
+    }
+    let lengths = texts::lengths(window, context, n, &options.extent);
     let Some(&longest) = lengths.last() else {
-        let (context, n) = (description.max_positions, options.n);
         return Err(Failure::bad_input(format!("-n {n} leaves no room for a prompt in {context} positions")));
     };
     let sizes = Sizes {

@@ -14,7 +14,8 @@ const PROSE: &str = "Tell me a short story about a fox who lived by a river. Onc
     Then name the capital of France, count from one to ten, and write a JSON object with a name and an age. After that, list three \
     animals that live in the sea, say what 17 + 25 is, and explain in one sentence why the sky is blue at noon and red at dusk. ";
 
-/// Lengths of the prompts, ascending: short ones, and some around the smallest window. Each leaves room for `n` tokens.
+/// Lengths of the prompts, ascending: short ones and some around the smallest window, which all leave room for `n` tokens, and the
+/// one that is asked for.
 pub(super) fn lengths(window: Option<usize>, context: usize, n: usize, more: &Extent) -> Vec<usize> {
     let mut lengths = vec![1, 3, 17, 50];
     match window {
@@ -22,8 +23,8 @@ pub(super) fn lengths(window: Option<usize>, context: usize, n: usize, more: &Ex
         Some(w) => lengths.extend([w - 1, w + 1]),
         None => lengths.push(130),
     }
-    lengths.extend(more.prompt_tokens);
     lengths.retain(|&len| len > 0 && len + n <= context);
+    lengths.extend(more.prompt_tokens);
     lengths.sort_unstable();
     lengths.dedup();
     lengths
@@ -80,7 +81,8 @@ mod tests {
         assert_eq!(lengths(Some(16), 1000, 20, &Extent::default()), [1, 3, 15, 16, 17, 50]);
         assert_eq!(lengths(Some(512), 1000, 20, &Extent::default()), [1, 3, 17, 50, 511, 513]);
         assert_eq!(lengths(Some(512), 16384, 20, &all), [1, 3, 17, 50, 511, 512, 513, 1538, 9000]);
-        assert_eq!(lengths(Some(1), 40, 20, &all), [1, 2, 3, 5, 17]);
+        let thorough = Extent { thorough: true, prompt_tokens: None };
+        assert_eq!(lengths(Some(1), 40, 20, &thorough), [1, 2, 3, 5, 17]);
         assert_eq!(lengths(None, 256, 20, &Extent::default()), [1, 3, 17, 50, 130]);
     }
 

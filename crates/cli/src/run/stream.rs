@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt::{self, Display};
 use std::io::{self, IsTerminal, Write};
 
-use paceline::{Completion, DraftStatistics, Engine, Event, Refused, Request, RequestId, TokenId};
+use paceline::{Completion, DraftStatistics, Engine, Event, Failed, Refused, Request, RequestId, TokenId};
 
 use super::report::{Clock, Report, RunFacts, speed};
 use crate::failure::{Failure, one_line};
@@ -59,10 +59,12 @@ struct Output {
     /// Tokens of the prompt that were read.
     read: usize,
     completion: Completion,
+    /// Why it is left unfinished.
+    failed: Option<Failed>,
     clock: Clock,
 }
 
-/// Runs all requests together and writes their outputs.
+/// Runs all requests together and writes their outputs. One that fails leaves the others alone; in the end all that failed are named.
 pub(crate) fn generate(
     engine: &mut Engine,
     wanted: Vec<Wanted>,
@@ -73,24 +75,28 @@ pub(crate) fn generate(
     let n_prompt = outputs.iter().map(|output| output.prompt_tokens).sum::<usize>();
     let mut progress = (n_prompt > LONG_PROMPT).then(|| Progress::new("reading the prompt", n_prompt));
     let mut n_read_and_gone = 0;
-    let mut events = Vec::new();
+    let (mut events, mut failures) = (Vec::new(), Vec::new());
     while !outputs.is_empty() {
         engine.step(&mut events).map_err(Failure::failed)?;
         for (id, event) in events.drain(..) {
             let Some(output) = outputs.iter_mut().find(|output| output.id == id) else { continue };
             output.take(event, form)?;
         }
-        while outputs.front().is_some_and(|output| output.completion.finished.is_some()) {
+        while outputs.front().is_some_and(Output::has_ended) {
             let output = outputs.pop_front().expect("there is a first one");
             n_read_and_gone += output.prompt_tokens;
-            output.finish(form, &facts(engine))?;
+            match &output.failed {
+                Some(why) if output.wanted.place == Place::default() => failures.push(why.to_string()),
+                Some(why) => failures.push(format!("{}: {why}", output.wanted.place)),
+                None => output.finish(form, &facts(engine))?,
+            }
         }
         let n_read = n_read_and_gone + outputs.iter().map(|output| output.read).sum::<usize>();
         if let Some(progress) = progress.take_if(|progress| progress.reach(n_read)) {
             progress.clear();
         }
     }
-    Ok(())
+    if failures.is_empty() { Ok(()) } else { Err(Failure::failed(failures.join("; "))) }
 }
 
 fn submit(engine: &mut Engine, wanted: Vec<Wanted>) -> Result<VecDeque<Output>, Failure> {
@@ -106,7 +112,7 @@ fn submit(engine: &mut Engine, wanted: Vec<Wanted>) -> Result<VecDeque<Output>, 
             first_choice = Some(id);
         }
         let (completion, clock) = (Completion::default(), Clock::start());
-        outputs.push_back(Output { id, wanted, prompt_tokens, read: 0, completion, clock });
+        outputs.push_back(Output { id, wanted, prompt_tokens, read: 0, completion, failed: None, clock });
     }
     Ok(outputs)
 }
@@ -132,7 +138,13 @@ impl Output {
             }
             _ => {}
         }
-        self.completion.add(event).map_err(Failure::failed)
+        self.failed = self.completion.add(event).err();
+        Ok(())
+    }
+
+    /// Nothing more comes.
+    fn has_ended(&self) -> bool {
+        self.failed.is_some() || self.completion.finished.is_some()
     }
 
     /// Writes a token's text, or its id where there is no text.

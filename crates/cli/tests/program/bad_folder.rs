@@ -236,3 +236,22 @@ fn weights_that_bf16_cannot_hold() {
     let words = ["layers.0.mlp.up_proj.weight", "bf16 cannot hold"];
     refuses(&mut run(exact.path(), &["--weights", "bf16"]), 2, &words);
 }
+
+#[test]
+fn a_prompt_that_meets_a_damaged_value_fails_alone() {
+    let copy = copy_of("gemma4_e");
+    // Rows of this table stay in the file: nobody reads them before a prompt does. Token 0 has the first one.
+    change_tensor(copy.path(), "model.embed_tokens_per_layer.weight", 4, 0x7FC0);
+    let prompts = copy.path().join("prompts.jsonl");
+    fs::write(&prompts, "{\"token_ids\": [2, 5]}\n{\"token_ids\": [2, 0]}\n{\"token_ids\": [2, 6]}\n")
+        .unwrap();
+    let mut command = paceline();
+    command.arg("run").arg(copy.path()).arg("--prompts-file").arg(&prompts).args(["-n", "3", "--json"]);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let lines: Vec<Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.iter().map(|line| &line["index"]).collect::<Vec<_>>(), [0, 2]);
+    let error = text(&output.stderr);
+    assert!(error.contains("prompt 1: ") && error.contains("not finite"), "{error}");
+}

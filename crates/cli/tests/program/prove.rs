@@ -73,6 +73,11 @@ fn what_cannot_be_proved_is_exit_code_2() {
     refuses(paceline().args(["prove", "/nonexistent/model"]), 2, &["/nonexistent/model"]);
     refuses(paceline().arg("prove").arg(oracle("gemma3")).args(["-n", "0"]), 2, &["-n", "at least 1"]);
     refuses(paceline().arg("prove").arg(oracle("gemma3")).args(["-n", "1000000"]), 2, &["leaves no room"]);
+    for length in ["999999", "18446744073709551615"] {
+        let mut command = paceline();
+        command.arg("prove").arg(oracle("gemma3")).args(["--prompt-tokens", length]);
+        refuses(&mut command, 2, &["--prompt-tokens", length, "at most"]);
+    }
     for (option, value, word) in [("--top-p", "2", "top_p is 2"), ("--min-tokens", "3", "--min-tokens")] {
         refuses(paceline().arg("prove").arg(oracle("gemma3")).args([option, value]), 2, &[word]);
     }
