@@ -18,7 +18,8 @@ import tempfile
 
 K = 4
 NEW = 128
-MODES = [("xllamacpp", "bf16/plain"), ("xllamacpp", "bf16/mtp"), ("transformers", "bf16/plain"), ("transformers", "bf16/mtp")]
+MODES = [("xllamacpp", "bf16/plain"), ("xllamacpp", "bf16/mtp"), ("transformers", "bf16/plain"), ("transformers", "bf16/mtp"), ("mistralrs", "f32/plain"),
+         ("mistralrs", "bf16/plain"), ("mlx-vlm", "bf16/plain")]
 
 
 def prompts(args):
@@ -90,6 +91,8 @@ def main():
         figure("tiny.tokens_per_pass", per_pass, "tokens"),
         figure("tiny.plain_over_llamacpp", over(plain, ("xllamacpp", "bf16/plain")), "ratio"),
         figure("tiny.plain_over_transformers", over(plain, ("transformers", "bf16/plain")), "ratio"),
+        figure("tiny.plain_over_mistralrs", over(plain, ("mistralrs", "f32/plain")), "ratio, its f32, which is its faster form"),
+        figure("tiny.plain_over_mlx_vlm", over(plain, ("mlx-vlm", "bf16/plain")), "ratio"),
         figure("tiny.drafted_over_plain", [a / b for a, b in zip(drafted, plain)], "ratio"),
         figure("tiny.drafted_over_llamacpp_drafted", over(drafted, ("xllamacpp", "bf16/mtp")), "ratio"),
         figure("tiny.drafted_over_transformers_drafted", over(drafted, ("transformers", "bf16/mtp")), "ratio"),
