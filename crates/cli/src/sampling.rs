@@ -99,7 +99,8 @@ impl SamplingArgs {
 
     /// The options for a request to a model that wants to be generated from like `generation`.
     pub(crate) fn options(&self, generation: &GenerationConfig) -> SamplingOptions {
-        let usual = if self.sample { defaults(generation) } else { SamplingOptions::default() };
+        let usual =
+            if self.sample { SamplingOptions::of_checkpoint(generation) } else { SamplingOptions::default() };
         let ids = |ids: &TokenIds| ids.0.iter().copied().map(TokenId).collect::<Vec<_>>();
         SamplingOptions {
             temperature: self.temperature.unwrap_or(usual.temperature),
@@ -121,21 +122,6 @@ impl SamplingArgs {
             min_tokens: self.min_tokens.unwrap_or(usual.min_tokens),
             seed: self.seed,
         }
-    }
-}
-
-/// How a checkpoint wants to be sampled from. What it leaves out filters nothing.
-fn defaults(generation: &GenerationConfig) -> SamplingOptions {
-    let or = |given: Option<f64>, usual: f32| given.map_or(usual, |value| value as f32);
-    let plain = SamplingOptions::default();
-    SamplingOptions {
-        temperature: or(generation.temperature, 1.0),
-        top_k: generation.top_k.unwrap_or(plain.top_k),
-        top_p: or(generation.top_p, plain.top_p),
-        min_p: or(generation.min_p, plain.min_p),
-        typical_p: or(generation.typical_p, plain.typical_p),
-        repetition_penalty: or(generation.repetition_penalty, plain.repetition_penalty),
-        ..plain
     }
 }
 

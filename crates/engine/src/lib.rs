@@ -68,7 +68,7 @@ pub use events::{Completion, Event, FinishReason, Finished, Usage};
 pub use handle::{EngineHandle, Events, Ticket};
 pub use load::{DraftOptions, DraftSource, LoadError, LoadOptions, load, load_parts};
 pub use paceline_backend::{Activation, BackendInfo, Distribution, Isa, TokenId};
-pub use paceline_checkpoint::{Inexact, ModelFolder, Tokenizer};
+pub use paceline_checkpoint::{GenerationConfig, Inexact, ModelFolder, Tokenizer};
 pub use paceline_models::Description;
 pub use request::{DraftSettings, Request, RequestId};
 pub use sampling::{LogprobOptions, Logprobs, SamplingOptions, draw_seed};

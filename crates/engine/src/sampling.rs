@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use paceline_backend::{Distribution, Filters, Penalties, Sampling, TokenId};
+use paceline_checkpoint::GenerationConfig;
 
 use crate::error::Refused;
 
@@ -117,6 +118,21 @@ pub fn draw_seed() -> u64 {
 }
 
 impl SamplingOptions {
+    /// How a checkpoint wants to be sampled from, whether or not it wants to. What it leaves out filters nothing, at temperature 1.
+    pub fn of_checkpoint(generation: &GenerationConfig) -> Self {
+        let or = |given: Option<f64>, usual: f32| given.map_or(usual, |value| value as f32);
+        let plain = Self::default();
+        Self {
+            temperature: or(generation.temperature, 1.0),
+            top_k: generation.top_k.unwrap_or(plain.top_k),
+            top_p: or(generation.top_p, plain.top_p),
+            min_p: or(generation.min_p, plain.min_p),
+            typical_p: or(generation.typical_p, plain.typical_p),
+            repetition_penalty: or(generation.repetition_penalty, plain.repetition_penalty),
+            ..plain
+        }
+    }
+
     /// Checks ids, and that there is always something to choose.
     pub(crate) fn check(&self, limits: Limits<'_>) -> Result<(), Refused> {
         self.check_values(limits.max_tokens)?;

@@ -220,17 +220,11 @@ pub(crate) fn unix_seconds() -> u64 {
 /// How a checkpoint wants its tokens chosen. One that wants no draws gets the likeliest token each time; one that says nothing gets
 /// temperature 1, as OpenAI's clients expect.
 fn defaults(generation: &GenerationConfig) -> SamplingOptions {
-    let plain = SamplingOptions::default();
-    let or = |said: Option<f64>, usual: f32| said.map_or(usual, |said| said as f32);
-    SamplingOptions {
-        temperature: if generation.do_sample == Some(false) { 0.0 } else { or(generation.temperature, 1.0) },
-        top_k: generation.top_k.unwrap_or(plain.top_k),
-        top_p: or(generation.top_p, plain.top_p),
-        min_p: or(generation.min_p, plain.min_p),
-        typical_p: or(generation.typical_p, plain.typical_p),
-        repetition_penalty: or(generation.repetition_penalty, plain.repetition_penalty),
-        ..plain
+    let mut sampling = SamplingOptions::of_checkpoint(generation);
+    if generation.do_sample == Some(false) {
+        sampling.temperature = 0.0;
     }
+    sampling
 }
 
 #[cfg(test)]
