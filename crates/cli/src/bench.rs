@@ -7,17 +7,16 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use paceline::{Engine, Event, LoadOptions, ModelFolder, Request, RoundTimes, Sizes, TokenId};
+use paceline::{Engine, Event, ModelFolder, Request, RoundTimes, Sizes, TokenId};
 use serde_json::json;
 
 use crate::chat_prompt::PromptEncoder;
 use crate::clock;
 use crate::draft::{DraftTokens, DrafterArgs, Drafters};
 use crate::failure::Failure;
+use crate::loading::Loading;
 use crate::made_up::MadeUpArgs;
-use crate::memory;
 use crate::model::{self, ActivationArg, ThreadsArg};
-use crate::progress::Progress;
 use crate::prompts::{Input, Source};
 use crate::weights::WeightsArg;
 
@@ -187,24 +186,19 @@ fn load(
     let description = paceline_models::describe(folder.config())?;
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let sizes = Sizes::single((longest + args.n).min(description.max_positions));
-    memory::check(folder, &description, drafters, sizes, args.activations.into())?;
-    let progress = Progress::new("loading layers", description.n_layers);
-    let engine = paceline::load(
+    let loading = Loading {
         folder,
-        LoadOptions {
-            isa: model::isa()?,
-            threads: args.threads.get(),
-            activation: args.activations.into(),
-            sizes,
-            inexact: args.weights.inexact(),
-            draft: drafters.options(),
-            tokenizer: None,
-            progress: &mut |layers, _of| progress.set(layers),
-        },
-    )?;
-    progress.clear();
-    args.weights.say_rounded(drafters.folders().chain([folder]))?;
-    Ok(engine)
+        description: &description,
+        drafters,
+        draft: drafters.options(),
+        sizes,
+        isa: model::isa()?,
+        activations: args.activations,
+        threads: &args.threads,
+        weights: &args.weights,
+        tokenizer: None,
+    };
+    loading.run()
 }
 
 fn answer(engine: &mut Engine, prompt: &[TokenId], args: &Args, way: Way) -> Result<Answer, Failure> {

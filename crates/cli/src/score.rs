@@ -16,20 +16,19 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use paceline::{
-    Distribution, Engine, Event, LoadOptions, LogprobOptions, ModelFolder, Request, Sizes, TokenId,
-};
+use paceline::{Distribution, Engine, Event, LogprobOptions, Request, Sizes, TokenId};
 use paceline_checkpoint::Tokenizer;
 use serde::Serialize;
 
 use crate::draft::Drafters;
 use crate::failure::Failure;
+use crate::loading::Loading;
 use crate::made_up::MadeUpArgs;
 use crate::model::{self, ActivationArg, ThreadsArg};
 use crate::progress::Progress;
 use crate::run::report::{milliseconds, speed};
+use crate::text_file;
 use crate::weights::WeightsArg;
-use crate::{memory, text_file};
 
 /// Tokens of a window if nothing is said.
 const USUAL_CONTEXT: usize = 2048;
@@ -97,8 +96,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let text = Text::new(&tokenizer, &text)?;
     let windows = text.windows(context, args.stride)?;
     let sizes = Sizes { score_prompts: true, ..Sizes::single(context) };
-    memory::check(&folder, &description, &Drafters::default(), sizes, args.activations.into())?;
-    let mut engine = load(args, &folder, description.n_layers, sizes)?;
+    let loading = Loading {
+        folder: &folder,
+        description: &description,
+        drafters: &Drafters::default(),
+        draft: None,
+        sizes,
+        isa: model::isa()?,
+        activations: args.activations,
+        threads: &args.threads,
+        weights: &args.weights,
+        tokenizer: None,
+    };
+    let mut engine = loading.run()?;
 
     let progress = Progress::new("scoring", text.tokens.len());
     let start = Instant::now();
@@ -129,24 +139,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         tokens_per_s: speed(n_scored, time),
     };
     print(&report, args.json)
-}
-
-fn load(args: &Args, folder: &ModelFolder, n_layers: usize, sizes: Sizes) -> Result<Engine, Failure> {
-    let progress = Progress::new("loading layers", n_layers);
-    let options = LoadOptions {
-        isa: model::isa()?,
-        threads: args.threads.get(),
-        activation: args.activations.into(),
-        sizes,
-        inexact: args.weights.inexact(),
-        draft: None,
-        tokenizer: None,
-        progress: &mut |layers, _of| progress.set(layers),
-    };
-    let engine = paceline::load(folder, options)?;
-    progress.clear();
-    args.weights.say_rounded([folder])?;
-    Ok(engine)
 }
 
 /// Hands the log-probabilities of a prompt's tokens to `take`, from the second one on and without the first `skip` of them.

@@ -11,15 +11,14 @@ mod session;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
-use paceline::{Engine, LoadOptions, ModelFolder, Request, Sizes, Tokenizer};
+use paceline::{Engine, ModelFolder, Request, Sizes, Tokenizer};
 
 use crate::chat_prompt::PromptEncoder;
 use crate::draft::DraftArgs;
 use crate::failure::{Failure, one_line};
+use crate::loading::Loading;
 use crate::made_up::MadeUpArgs;
-use crate::memory;
 use crate::model::{self, ActivationArg, ModelArg, ThreadsArg};
-use crate::progress::Progress;
 use crate::sampling::SamplingArgs;
 use crate::weights::WeightsArg;
 use command::{COMMANDS, Command};
@@ -94,22 +93,19 @@ fn load(args: &Args, folder: &ModelFolder, tokenizer: &Arc<Tokenizer>) -> Result
     let context = args.context.unwrap_or(USUAL_CONTEXT.min(description.max_positions));
     let sizes = Sizes { keep_prompts: true, ..Sizes::single(context) };
     let drafters = args.draft.open(&MadeUpArgs::default())?;
-    memory::check(folder, &description, &drafters, sizes, args.activations.into())?;
-    let progress = Progress::new("loading layers", description.n_layers);
-    let options = LoadOptions {
-        isa: model::isa()?,
-        threads: args.threads.get(),
-        activation: args.activations.into(),
-        sizes,
-        inexact: args.weights.inexact(),
+    let loading = Loading {
+        folder,
+        description: &description,
+        drafters: &drafters,
         draft: drafters.options(),
+        sizes,
+        isa: model::isa()?,
+        activations: args.activations,
+        threads: &args.threads,
+        weights: &args.weights,
         tokenizer: Some(Arc::clone(tokenizer)),
-        progress: &mut |layers, _of| progress.set(layers),
     };
-    let engine = paceline::load(folder, options)?;
-    progress.clear();
-    args.weights.say_rounded(drafters.folders().chain([folder]))?;
-    Ok(engine)
+    loading.run()
 }
 
 /// What follows a turn that failed.

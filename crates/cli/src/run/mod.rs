@@ -8,17 +8,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::ArgGroup;
-use paceline::{Engine, LoadOptions, ModelFolder, Request, Sizes, TokenId, Tokenizer};
+use paceline::{Engine, ModelFolder, Request, Sizes, TokenId, Tokenizer};
 
 use crate::chat_prompt::PromptEncoder;
 use crate::clock;
 use crate::draft::DraftArgs;
 use crate::failure::Failure;
+use crate::loading::Loading;
 use crate::made_up::MadeUpArgs;
-use crate::memory;
 use crate::model::{self, ActivationArg, ThreadsArg};
 use crate::peak_memory::peak_memory_bytes;
-use crate::progress::Progress;
 use crate::prompts::{Input, Prompt, Source, TokenIds};
 use crate::sampling::{LogprobArgs, SamplingArgs};
 use crate::weights::WeightsArg;
@@ -105,24 +104,22 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let requests = requests(&args, &folder, tokenizer.as_deref(), prompts)?;
     let sizes = sizes(&args, &requests, description.max_positions);
     let drafters = args.draft.open(&args.made_up)?;
-    memory::check(&folder, &description, &drafters, sizes, args.activations.into())?;
     let start = Instant::now();
-    let progress = Progress::new("loading layers", description.n_layers);
-    let options = LoadOptions {
-        isa,
-        threads: args.threads.get(),
-        activation: args.activations.into(),
-        sizes,
-        inexact: args.weights.inexact(),
+    let loading = Loading {
+        folder: &folder,
+        description: &description,
+        drafters: &drafters,
         draft: drafters.options(),
+        sizes,
+        isa,
+        activations: args.activations,
+        threads: &args.threads,
+        weights: &args.weights,
         tokenizer,
-        progress: &mut |layers, _of| progress.set(layers),
     };
-    let mut engine = paceline::load(&folder, options)?;
-    engine.set_clock(clock::now);
-    progress.clear();
-    args.weights.say_rounded(drafters.folders().chain([&folder]))?;
+    let mut engine = loading.run()?;
     let load = start.elapsed();
+    engine.set_clock(clock::now);
     let level = engine.backend_info().level;
     let facts = |engine: &Engine| RunFacts {
         load,

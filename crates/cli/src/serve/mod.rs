@@ -8,16 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use paceline::{Engine, LoadOptions, ModelFolder, Sizes, Tokenizer};
+use paceline::{Engine, ModelFolder, Sizes, Tokenizer};
 use paceline_server::{Model, ServeError, Server, Settings};
 use tracing::level_filters::LevelFilter;
 
 use crate::draft::DraftArgs;
 use crate::failure::Failure;
+use crate::loading::Loading;
 use crate::made_up::MadeUpArgs;
-use crate::memory;
 use crate::model::{self, ActivationArg, ModelArg, ThreadsArg};
-use crate::progress::Progress;
 use crate::weights::WeightsArg;
 
 /// Tokens of a sequence if nothing is said: enough for a long conversation, at little memory.
@@ -219,22 +218,19 @@ fn load(args: &Args, folder: &ModelFolder, tokenizer: &Arc<Tokenizer>) -> Result
         ..Sizes::single(args.context.unwrap_or(USUAL_CONTEXT.min(description.max_positions)))
     };
     let drafters = args.draft.open(&args.made_up)?;
-    memory::check(folder, &description, &drafters, sizes, args.activations.into())?;
-    let progress = Progress::new("loading layers", description.n_layers);
-    let options = LoadOptions {
-        isa: model::isa()?,
-        threads: args.threads.get(),
-        activation: args.activations.into(),
-        sizes,
-        inexact: args.weights.inexact(),
+    let loading = Loading {
+        folder,
+        description: &description,
+        drafters: &drafters,
         draft: Some(drafters.options_with_predictions()),
+        sizes,
+        isa: model::isa()?,
+        activations: args.activations,
+        threads: &args.threads,
+        weights: &args.weights,
         tokenizer: Some(Arc::clone(tokenizer)),
-        progress: &mut |layers, _of| progress.set(layers),
     };
-    let engine = paceline::load(folder, options)?;
-    progress.clear();
-    args.weights.say_rounded(drafters.folders().chain([folder]))?;
-    Ok(engine)
+    loading.run()
 }
 
 fn tokenizer(folder: &ModelFolder) -> Result<Arc<Tokenizer>, Failure> {
