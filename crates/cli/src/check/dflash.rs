@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use super::compare::{self, Comparison, LOGITS, VALUES};
 use super::drafter::{ROUNDS, target_folder};
+use super::findings::Findings;
 use super::machine::{Drafting, Machine, Room, SLOT};
 use super::oracle::{Oracle, Values};
 use crate::failure::Failure;
@@ -86,7 +87,7 @@ pub(crate) fn check(
         Ok(DFlash::bind(raw, tensors, backend, target.exports(), room, Inexact::Refuse)?)
     })?;
     machine.groups.extend(network.kv_groups().iter().map(|owned| owned.group));
-    let mut check = Check { machine, network, oracle, comparisons: Vec::new() };
+    let mut check = Check { machine, network, findings: Findings::new(oracle) };
     for ((name, by_count), prompt) in recorded.rounds.iter().zip(&prompts) {
         for (count, rounds) in by_count {
             let k = count.parse().ok().filter(|k| (1..config.block_size).contains(k));
@@ -96,17 +97,16 @@ pub(crate) fn check(
             let [found, recorded] =
                 [&found, rounds].map(|rounds| rounds.iter().flat_map(Round::ids).collect());
             let (found, recorded): (Vec<i64>, Vec<i64>) = (found, recorded);
-            check.comparisons.push(compare::ids(&format!("{name}.k{k}.rounds"), &found, &recorded));
+            check.findings.add(compare::ids(&format!("{name}.k{k}.rounds"), &found, &recorded));
         }
     }
-    check.finish()
+    check.findings.finish(&[])
 }
 
 struct Check {
     machine: Machine,
     network: DFlash,
-    oracle: Oracle,
-    comparisons: Vec<Comparison>,
+    findings: Findings,
 }
 
 impl Check {
@@ -129,7 +129,7 @@ impl Check {
         while n_emitted < n_tokens {
             let prefix = format!("{prefix}r{}.", rounds.len());
             let k = k.min(n_tokens - n_emitted - 1);
-            let names = self.names(&prefix);
+            let names = self.findings.names(&prefix);
             let mut round = Round { committed: n_committed as i64, bonus, ..Round::default() };
             if k > 0 {
                 self.compare_context(&prefix, &names, n_committed, &context)?;
@@ -139,7 +139,7 @@ impl Check {
             let chosen = |row| self.machine.backend.peek_chosen(row).map_or(-1, |token| i64::from(token.0));
             let chosen: Vec<i64> = (0..=k).map(chosen).collect();
             if names.iter().any(|name| name.ends_with(".verify_argmax")) {
-                self.compare(format!("{prefix}verify_argmax"), Values::Ids(chosen))?;
+                self.findings.compare(&format!("{prefix}verify_argmax"), Values::Ids(chosen))?;
             }
             bonus = last(&emitted)?;
             context = self.context(emitted.len())?;
@@ -175,12 +175,8 @@ impl Check {
         let rows = |mark| self.machine.backend.observer().all_rows(mark).and_then(|rows| rows.get(..n_rows));
         match (rows(Mark::Taps), rows(Mark::Context)) {
             (Some(taps), Some(context)) => Ok([taps.to_vec(), context.to_vec()]),
-            _ => Err(self.oracle.unusable("the target's pass named no taps".to_owned())),
+            _ => Err(self.findings.oracle.unusable("the target's pass named no taps".to_owned())),
         }
-    }
-
-    fn names(&self, prefix: &str) -> Vec<String> {
-        self.oracle.names().filter(|name| name.starts_with(prefix)).map(str::to_owned).collect()
     }
 
     /// Compares the context rows that were appended before a round.
@@ -198,14 +194,14 @@ impl Check {
                 ("taps", _) => taps.concat(),
                 ("ctx", _) => context.concat(),
                 (_, Some((layer, which @ ("ctx_k" | "ctx_v")))) => {
-                    let &layer = layers.get(layer).ok_or_else(|| self.unknown(name))?;
+                    let &layer = layers.get(layer).ok_or_else(|| self.findings.unknown(name))?;
                     let of = |position| self.machine.backend.peek_kv(layer, SLOT, position);
                     let rows = (n_committed - taps.len()..n_committed).map(of);
                     rows.flat_map(|(k, v)| if which == "ctx_k" { k } else { v }).collect()
                 }
                 _ => continue,
             };
-            self.compare(name.clone(), Values::Floats(values, VALUES))?;
+            self.findings.compare(name, Values::Floats(values, VALUES))?;
         }
         Ok(())
     }
@@ -244,15 +240,15 @@ impl Check {
             let part = &name[prefix.len()..];
             let (mark, tolerance) = match (part, layer_part(part)) {
                 ("drafts", _) => {
-                    self.compare(name.clone(), Values::Ids(drafts.clone()))?;
+                    self.findings.compare(name, Values::Ids(drafts.clone()))?;
                     continue;
                 }
                 ("block_ids", _) => {
-                    self.compare(name.clone(), Values::Ids(block_ids.clone()))?;
+                    self.findings.compare(name, Values::Ids(block_ids.clone()))?;
                     continue;
                 }
                 ("positions", _) => {
-                    self.compare(name.clone(), Values::Ids(positions.clone()))?;
+                    self.findings.compare(name, Values::Ids(positions.clone()))?;
                     continue;
                 }
                 ("noise_embed", _) => (Mark::Embedding, VALUES),
@@ -262,28 +258,10 @@ impl Check {
                 _ => continue,
             };
             let rows = self.machine.backend.observer().all_rows(mark);
-            let values = rows.ok_or_else(|| self.unknown(name))?.concat();
-            self.compare(name.clone(), Values::Floats(values, tolerance))?;
+            let values = rows.ok_or_else(|| self.findings.unknown(name))?.concat();
+            self.findings.compare(name, Values::Floats(values, tolerance))?;
         }
         Ok(drafts)
-    }
-
-    fn compare(&mut self, name: String, values: Values) -> Result<(), Failure> {
-        self.comparisons.push(self.oracle.compare(&name, values)?);
-        Ok(())
-    }
-
-    fn unknown(&self, name: &str) -> Failure {
-        self.oracle.unusable(format!("tensor `{name}` is nothing that this drafter has"))
-    }
-
-    /// All comparisons, if nothing that is recorded was left out.
-    fn finish(self) -> Result<Vec<Comparison>, Failure> {
-        let compared = |name: &str| self.comparisons.iter().any(|done| done.name == name);
-        match self.oracle.names().find(|name| !compared(name)) {
-            Some(name) => Err(self.unknown(name)),
-            None => Ok(self.comparisons),
-        }
     }
 }
 

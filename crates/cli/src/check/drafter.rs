@@ -10,6 +10,7 @@ use paceline_models::{Gemma4Assistant, Limits, Target};
 use serde::Deserialize;
 
 use super::compare::{Comparison, LOGITS, VALUES};
+use super::findings::Findings;
 use super::machine::{Drafting, Machine, Room, SLOT};
 use super::oracle::{Oracle, Values};
 use super::target::Recomputed;
@@ -51,11 +52,11 @@ pub(crate) fn check(
         Some(tensor) => tensor.to_i64()?,
         None => Vec::new(),
     };
-    let mut check = Check { machine, network, order, oracle, vocab_size, comparisons: Vec::new() };
+    let mut check = Check { machine, network, order, findings: Findings::new(oracle), vocab_size };
     for (convention, position) in CONVENTIONS {
         check.round(&prompt, convention, position)?;
     }
-    check.finish()
+    check.findings.finish(&["prompt_ids"])
 }
 
 /// The given folder, or the one beside the drafter's that its rounds name.
@@ -82,9 +83,8 @@ struct Check {
     network: Gemma4Assistant,
     /// Token of each row of the clusters; empty with another kind of head.
     order: Vec<i64>,
-    oracle: Oracle,
+    findings: Findings,
     vocab_size: usize,
-    comparisons: Vec<Comparison>,
 }
 
 impl Check {
@@ -93,7 +93,7 @@ impl Check {
         let tokens = prompt.iter().map(|&id| TokenId(id)).collect();
         self.machine.open(tokens, prompt.len() + 1 + STEPS);
         let report = self.machine.pass(prompt.len())?;
-        if self.comparisons.is_empty() {
+        if self.findings.is_empty() {
             self.target(prompt.len(), &report.emitted)?;
         }
         let src = self.machine.target.exports().hidden_post_norm;
@@ -110,14 +110,14 @@ impl Check {
             drafts.push(self.step(&format!("{convention}.step{step}."))?);
         }
         self.machine.close();
-        self.compare(format!("{convention}.drafts"), Values::Ids(drafts))
+        self.findings.compare(&format!("{convention}.drafts"), Values::Ids(drafts))
     }
 
     /// What a round starts from.
     fn target(&mut self, n_rows: usize, emitted: &[TokenId]) -> Result<(), Failure> {
-        let names: Vec<String> = self.oracle.names().map(str::to_owned).collect();
+        let names = self.findings.names("");
         for name in names {
-            let shape = self.oracle.shape(&name)?;
+            let shape = self.findings.oracle.shape(&name)?;
             let values = match &name[..] {
                 "bonus" => Some(Values::Ids(emitted.iter().map(|token| i64::from(token.0)).collect())),
                 "target_hidden_post_norm" => {
@@ -132,24 +132,24 @@ impl Check {
                     None => continue,
                 },
             };
-            let values = values.ok_or_else(|| self.unknown(&name))?;
-            self.compare(name, values)?;
+            let values = values.ok_or_else(|| self.findings.unknown(&name))?;
+            self.findings.compare(&name, values)?;
         }
         Ok(())
     }
 
     /// Compares the values of a draft step, whose names begin with `prefix`; the token that it drafts.
     fn step(&mut self, prefix: &str) -> Result<i64, Failure> {
-        let names: Vec<String> =
-            self.oracle.names().filter(|name| name.starts_with(prefix)).map(str::to_owned).collect();
-        let logits =
-            self.logits().ok_or_else(|| self.oracle.unusable("the drafter named no logits".to_owned()))?;
+        let names = self.findings.names(prefix);
+        let logits = self
+            .logits()
+            .ok_or_else(|| self.findings.oracle.unusable("the drafter named no logits".to_owned()))?;
         let token = logits.best();
         for name in names {
-            let width = self.oracle.shape(&name)?.iter().product();
+            let width = self.findings.oracle.shape(&name)?.iter().product();
             let values = self.value(&name[prefix.len()..], width, &logits, token);
-            let values = values.ok_or_else(|| self.unknown(&name))?;
-            self.compare(name, values)?;
+            let values = values.ok_or_else(|| self.findings.unknown(&name))?;
+            self.findings.compare(&name, values)?;
         }
         Ok(token)
     }
@@ -192,25 +192,6 @@ impl Check {
         let tokens = |&cluster: &f32| self.order.get(cluster as usize * size..(cluster as usize + 1) * size);
         let ids = clusters.iter().map(tokens).collect::<Option<Vec<_>>>()?.concat();
         Some(Logits { ids, values: values.to_vec() })
-    }
-
-    fn compare(&mut self, name: String, values: Values) -> Result<(), Failure> {
-        self.comparisons.push(self.oracle.compare(&name, values)?);
-        Ok(())
-    }
-
-    fn unknown(&self, name: &str) -> Failure {
-        self.oracle.unusable(format!("tensor `{name}` is nothing that this drafter has"))
-    }
-
-    /// All comparisons, if nothing that is recorded was left out.
-    fn finish(self) -> Result<Vec<Comparison>, Failure> {
-        let compared =
-            |name: &str| name == "prompt_ids" || self.comparisons.iter().any(|done| done.name == name);
-        match self.oracle.names().find(|name| !compared(name)) {
-            Some(name) => Err(self.unknown(name)),
-            None => Ok(self.comparisons),
-        }
     }
 }
 

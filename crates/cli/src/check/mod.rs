@@ -3,6 +3,7 @@
 mod compare;
 mod dflash;
 mod drafter;
+mod findings;
 mod machine;
 mod oracle;
 mod target;
