@@ -245,7 +245,9 @@ fn a_drafter_with_a_vocabulary_of_its_own_drafts_tokens_of_the_target() {
     let plain = plainly(&requests, Activation::F32);
     for temperature in [0.0, 0.8] {
         let mut requests = requests.clone();
-        requests.iter_mut().for_each(|request| request.sampling.temperature = temperature);
+        for request in &mut requests {
+            (request.sampling.temperature, request.sampling.seed) = (temperature, Some(5));
+        }
         let mut engine =
             engine(&reduced(offsets(|j| j)), sizes(200, 2, 64, 7), Activation::F32, DraftBlock::Short, false);
         let drafted = run(&mut engine, &requests, 0);
