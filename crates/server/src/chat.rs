@@ -107,9 +107,8 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let n = parameters.n;
     parameters.share_seed(n);
     let max_tokens = max_tokens.unwrap_or(model.context.saturating_sub(prompt.len()).max(1));
-    let most_drafts = model.drafter.map_or(0, |drafter| drafter.most);
     let requests = (0..n).map(|choice| {
-        let mut request = parameters.request(prompt.clone(), max_tokens, logprobs, choice, most_drafts);
+        let mut request = parameters.request(prompt.clone(), max_tokens, logprobs, choice, model.most_drafts);
         request.prediction = prediction.clone().unwrap_or_default();
         request
     });

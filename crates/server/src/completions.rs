@@ -138,10 +138,9 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let n = asked.parameters.n;
     let n_outputs = prompts.len() * n;
     asked.parameters.share_seed(n_outputs);
-    let most_drafts = model.drafter.map_or(0, |drafter| drafter.most);
     let requests = (0..n_outputs).map(|index| {
         let prompt = prompts[index / n].ids.clone();
-        asked.parameters.request(prompt, asked.max_tokens, asked.logprobs, index % n, most_drafts)
+        asked.parameters.request(prompt, asked.max_tokens, asked.logprobs, index % n, model.most_drafts)
     });
     let mut generation = Generation::start(&app, served, requests.collect(), "prompt")?;
 

@@ -21,8 +21,10 @@ pub struct Model {
     pub(crate) context: usize,
     /// Outputs that run at one time.
     pub(crate) slots: usize,
-    /// Kind of drafter and drafts a round that it suggests and may be asked for.
+    /// Who drafts for any request; predictions are drafted from without.
     pub(crate) drafter: Option<LoadedDrafter>,
+    /// Most drafts of a round.
+    pub(crate) most_drafts: usize,
     /// Figures for whoever asks what is loaded.
     pub(crate) facts: Facts,
     /// When it was loaded, in seconds since 1970.
@@ -36,8 +38,8 @@ pub struct Model {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoadedDrafter {
     pub(crate) kind: &'static str,
+    /// Drafts of a round for a request that does not say.
     pub(crate) suggested: usize,
-    pub(crate) most: usize,
 }
 
 /// What was loaded.
@@ -74,11 +76,7 @@ impl Model {
             threads: info.threads,
         };
         let sizes = *engine.sizes();
-        let drafter = engine.drafter().map(|(kind, suggested)| LoadedDrafter {
-            kind,
-            suggested,
-            most: sizes.max_drafts,
-        });
+        let drafter = engine.drafter().map(|(kind, suggested)| LoadedDrafter { kind, suggested });
         Ok(Self {
             name,
             tokenizer,
@@ -86,6 +84,7 @@ impl Model {
             context: sizes.context,
             slots: sizes.n_slots,
             drafter,
+            most_drafts: sizes.max_drafts,
             facts,
             created: unix_seconds(),
             template,

@@ -48,9 +48,9 @@ pub(crate) async fn model(
 
 fn describe(model: &Model) -> Value {
     let facts = &model.facts;
-    let draft = model.drafter.map(
-        |drafter| json!({"kind": drafter.kind, "max_tokens": drafter.suggested, "most_tokens": drafter.most}),
-    );
+    let draft = model.drafter.map(|drafter| {
+        json!({"kind": drafter.kind, "max_tokens": drafter.suggested, "most_tokens": model.most_drafts})
+    });
     json!({
         "id": model.name,
         "object": "model",

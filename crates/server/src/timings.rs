@@ -35,9 +35,10 @@ impl Timings {
         })
     }
 
-    /// Drafting of all outputs together; null where no drafter is loaded.
+    /// Drafting of all outputs together; null where no drafter is loaded and nothing was predicted.
     fn drafts(&self, loaded: Option<LoadedDrafter>, asked: bool) -> Value {
-        let Some(loaded) = loaded else { return Value::Null };
+        let of_outputs = self.draft.first().map(|draft| draft.kind);
+        let Some(kind) = loaded.map(|loaded| loaded.kind).or(of_outputs) else { return Value::Null };
         let sum = |of: fn(&DraftStatistics) -> u64| self.draft.iter().map(of).sum::<u64>();
         let (rounds, emitted) = (sum(|draft| draft.rounds), sum(|draft| draft.emitted));
         let n_positions = self.draft.iter().map(|draft| draft.accepted_by_position.len()).max().unwrap_or(0);
@@ -50,7 +51,7 @@ impl Timings {
             false => Some("the request turned drafting off".to_owned()),
         };
         json!({
-            "kind": loaded.kind,
+            "kind": kind,
             "rounds": rounds,
             "drafted": sum(|draft| draft.drafted),
             "accepted": sum(|draft| draft.accepted),

@@ -87,6 +87,16 @@ fn predictions_are_drafted_from_and_counted() {
             assert_eq!(chunks.last().unwrap()["usage"]["completion_tokens_details"], details);
         }
     }
+    for (server, most) in [(shared(), 4), (&without_drafter, 8)] {
+        for (asked, expected) in [(0, 0), (1, 1), (3, 3), (1000, most)] {
+            let mut limited = body(json!({"type": "content", "content": text}));
+            limited["draft"] = json!({"max_tokens": asked});
+            let answer = server.chat(&limited).ok();
+            assert_eq!(answer["choices"], plain["choices"], "{asked} drafts");
+            let longest = answer["timings"]["draft"]["accepted_by_position"].as_array().unwrap().len();
+            assert_eq!(longest, expected, "{asked} drafts: {}", answer["timings"]);
+        }
+    }
     for (prediction, field) in [
         (json!("text"), "prediction"),
         (json!({"content": "a"}), "prediction.type"),
