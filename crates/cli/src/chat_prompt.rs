@@ -7,6 +7,7 @@ use paceline_checkpoint::{ChatTemplate, Conversation, ModelFolder, Tokenizer};
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
+use crate::model::no_tokenizer;
 
 /// Encodes texts, each as the first message of a conversation or as it is.
 pub(crate) struct PromptEncoder<'a> {
@@ -22,10 +23,8 @@ impl<'a> PromptEncoder<'a> {
         raw: bool,
     ) -> Result<Self, Failure> {
         let Some(tokenizer) = tokenizer else {
-            let folder = folder.origin().display();
-            return Err(Failure::bad_input(format!(
-                "{folder}: has no tokenizer.json, so no text can be read; give the prompt with --token-ids"
-            )));
+            let problem = no_tokenizer(folder);
+            return Err(Failure::bad_input(format!("{problem}; give the prompt with --token-ids")));
         };
         let template = if raw { None } else { folder.chat_template()? };
         if !raw && template.is_none() {

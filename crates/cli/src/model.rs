@@ -2,10 +2,11 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::ValueEnum;
 use paceline::{Activation, Isa};
-use paceline_checkpoint::ModelFolder;
+use paceline_checkpoint::{ModelFolder, Tokenizer};
 
 use crate::builtin;
 use crate::failure::Failure;
@@ -27,6 +28,18 @@ pub(crate) fn open_place(place: &Path) -> Result<ModelFolder, Failure> {
         return Ok(ModelFolder::open(&crate::hub::fetch(&id)?)?);
     }
     Ok(ModelFolder::open(place)?)
+}
+
+/// The tokenizer of a model that nothing can be done with otherwise.
+pub(crate) fn tokenizer(folder: &ModelFolder, vocab_size: usize) -> Result<Arc<Tokenizer>, Failure> {
+    let tokenizer = folder.tokenizer()?.ok_or_else(|| Failure::bad_input(no_tokenizer(folder)))?;
+    tokenizer.check_vocabulary(vocab_size)?;
+    Ok(Arc::new(tokenizer))
+}
+
+/// Says that a model has no tokenizer.
+pub(crate) fn no_tokenizer(folder: &ModelFolder) -> String {
+    format!("{}: has no tokenizer.json, so no text can be read", folder.origin().display())
 }
 
 /// A model to run, in arguments.

@@ -87,11 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let text = text_file::read(file)?;
     let folder = args.made_up.open(model)?;
     let description = paceline_models::describe(folder.config())?;
-    let Some(tokenizer) = folder.tokenizer()? else {
-        let folder = folder.origin().display();
-        return Err(Failure::bad_input(format!("{folder}: has no tokenizer.json, so no text can be read")));
-    };
-    tokenizer.check_vocabulary(description.vocab_size)?;
+    let tokenizer = model::tokenizer(&folder, description.vocab_size)?;
     let context = args.context.unwrap_or(USUAL_CONTEXT.min(description.max_positions));
     let text = Text::new(&tokenizer, &text)?;
     let windows = text.windows(context, args.stride)?;

@@ -63,14 +63,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let folder = model::open(args.model.model.as_deref())?;
     let description = paceline_models::describe(folder.config())?;
-    let Some(tokenizer) = folder.tokenizer()? else {
-        let folder = folder.origin().display();
-        return Err(Failure::bad_input(format!(
-            "{folder}: has no tokenizer.json, so it cannot be talked with"
-        )));
-    };
-    tokenizer.check_vocabulary(description.vocab_size)?;
-    let tokenizer = Arc::new(tokenizer);
+    let tokenizer = model::tokenizer(&folder, description.vocab_size)?;
     let encoder = PromptEncoder::for_conversation(&folder, &tokenizer)?;
     let sampling = args.sampling.options(&folder.generation()?);
     let mut asked = Request::new(Vec::new(), args.n.unwrap_or(usize::MAX));

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use paceline::{Engine, ModelFolder, Sizes, Tokenizer};
+use paceline_models::Description;
 use paceline_server::{Model, ServeError, Server, Settings};
 use tracing::level_filters::LevelFilter;
 
@@ -187,10 +188,11 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let settings = args.settings()?;
     let place = args.model.model.as_deref();
     let folder = args.made_up.open(place)?;
-    let tokenizer = tokenizer(&folder)?;
+    let description = paceline_models::describe(folder.config())?;
+    let tokenizer = model::tokenizer(&folder, description.vocab_size)?;
     args.start_logging();
     let server = Server::start(&args.host, args.port, settings)?;
-    let engine = load(&args, &folder, &tokenizer)?;
+    let engine = load(&args, &folder, &description, &tokenizer)?;
     let name = args.model_name.clone().unwrap_or_else(|| name(&folder, place));
     let served = Model::new(name.clone(), &folder, tokenizer, engine).map_err(Failure::bad_input)?;
     server.publish(served);
@@ -208,8 +210,12 @@ impl From<ServeError> for Failure {
     }
 }
 
-fn load(args: &Args, folder: &ModelFolder, tokenizer: &Arc<Tokenizer>) -> Result<Engine, Failure> {
-    let description = paceline_models::describe(folder.config())?;
+fn load(
+    args: &Args,
+    folder: &ModelFolder,
+    description: &Description,
+    tokenizer: &Arc<Tokenizer>,
+) -> Result<Engine, Failure> {
     let sizes = Sizes {
         n_slots: usize::try_from(args.max_running).map_err(Failure::bad_input)?,
         prefill_rows: args.prefill_chunk,
@@ -220,7 +226,7 @@ fn load(args: &Args, folder: &ModelFolder, tokenizer: &Arc<Tokenizer>) -> Result
     let drafters = args.draft.open(&args.made_up)?;
     let loading = Loading {
         folder,
-        description: &description,
+        description,
         drafters: &drafters,
         draft: Some(drafters.options_with_predictions()),
         sizes,
@@ -231,16 +237,6 @@ fn load(args: &Args, folder: &ModelFolder, tokenizer: &Arc<Tokenizer>) -> Result
         tokenizer: Some(Arc::clone(tokenizer)),
     };
     loading.run()
-}
-
-fn tokenizer(folder: &ModelFolder) -> Result<Arc<Tokenizer>, Failure> {
-    let description = paceline_models::describe(folder.config())?;
-    let Some(tokenizer) = folder.tokenizer()? else {
-        let folder = folder.origin().display();
-        return Err(Failure::bad_input(format!("{folder}: has no tokenizer.json, so it cannot be served")));
-    };
-    tokenizer.check_vocabulary(description.vocab_size)?;
-    Ok(Arc::new(tokenizer))
 }
 
 /// What clients call a model: its folder's name, or what it was asked for by.
