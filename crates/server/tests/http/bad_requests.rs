@@ -1,5 +1,6 @@
 //! Requests that no client should send. None of them may be answered with a 500, crash, or hang.
 
+use std::io::Write;
 use std::net::Shutdown;
 
 use serde_json::{Value, json};
@@ -209,6 +210,83 @@ fn what_is_hardly_http() {
     open.stream.shutdown(Shutdown::Write).unwrap();
     if let Some(answer) = open.answer() {
         answer.ok();
+    }
+    is_unharmed(&server, &before);
+}
+
+#[test]
+fn bodies_that_come_in_drops_or_never_end() {
+    let mut setup = Setup::default();
+    setup.settings.body_bytes = 20_000;
+    let server = setup.start();
+    let before = server.status();
+    let chat = json!({"messages": user("Hi"), "max_tokens": 2}).to_string();
+    let head = |length: &str| {
+        format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{JSON}{length}\r\n\r\n"
+        )
+    };
+    // Byte by byte, whole and in parts of one byte.
+    let whole = head(&format!("content-length: {}", chat.len())) + &chat;
+    let parts: String = chat.chars().map(|byte| format!("1\r\n{byte}\r\n")).collect();
+    let parts = head("transfer-encoding: chunked") + &parts + "0\r\n\r\n";
+    for request in [whole, parts] {
+        let mut open = Open::raw(server.address, b"");
+        open.stream.set_nodelay(true).unwrap();
+        request.as_bytes().iter().for_each(|byte| open.stream.write_all(&[*byte]).unwrap());
+        open.answer().unwrap().ok();
+    }
+    // Too long by what they say, of which nothing comes.
+    for length in ["content-length: 20001", "content-length: 9223372036854775807"] {
+        Open::raw(server.address, head(length).as_bytes()).answer().unwrap().error(413);
+    }
+    // By what comes: the server answers or closes as soon as it has heard enough, and the client can write no more.
+    let mut endless = Open::raw(server.address, head("transfer-encoding: chunked").as_bytes());
+    let part = "4000\r\n".to_owned() + &"a".repeat(0x4000) + "\r\n";
+    let n_parts = (0..10_000).take_while(|_| endless.stream.write_all(part.as_bytes()).is_ok()).count();
+    assert!(n_parts < 10_000, "160 MB were taken");
+    // Lengths that are none.
+    for length in [
+        "content-length: 99999999999999999999",
+        "content-length: -1",
+        "content-length: 0x10",
+        "transfer-encoding: chunked\r\ncontent-length: 3",
+        "transfer-encoding: gzip",
+    ] {
+        let open = Open::raw(server.address, (head(length) + "{}").as_bytes());
+        open.stream.shutdown(Shutdown::Write).unwrap();
+        if let Some(answer) = open.answer() {
+            assert!((400..500).contains(&answer.status), "{length}: {answer:?}");
+        }
+    }
+    let huge_part = head("transfer-encoding: chunked") + "ffffffffffffffff\r\n{}";
+    let open = Open::raw(server.address, huge_part.as_bytes());
+    open.stream.shutdown(Shutdown::Write).unwrap();
+    if let Some(answer) = open.answer() {
+        assert!((400..500).contains(&answer.status), "{answer:?}");
+    }
+    is_unharmed(&server, &before);
+}
+
+#[test]
+fn text_that_is_not_utf8_is_the_clients_error() {
+    let server = Setup::default().start();
+    let before = server.status();
+    for bad in [&b"\xff"[..], b"\xc3", b"\xed\xa0\x80", b"\xf8\x88\x80\x80\x80", b"\xc0\xaf"] {
+        for (path, start, end) in [
+            ("/v1/chat/completions", r#"{"messages": [{"role": "user", "content": ""#, r#""}]}"#),
+            (
+                "/v1/chat/completions",
+                r#"{"messages": [{"role": "user", "content": "Hi"}], "stop": ""#,
+                r#""}"#,
+            ),
+            ("/v1/completions", r#"{"prompt": ""#, r#""}"#),
+            ("/v1/completions", r#"{"prompt": "Hi", ""#, r#"": 1}"#),
+            ("/tokenize", r#"{"prompt": ""#, r#""}"#),
+        ] {
+            let body = [start.as_bytes(), bad, end.as_bytes()].concat();
+            post_bytes(server.address, path, &body).error(400);
+        }
     }
     is_unharmed(&server, &before);
 }

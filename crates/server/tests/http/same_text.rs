@@ -30,7 +30,8 @@ struct Ask {
 impl Ask {
     fn random(dice: &mut Dice, seed: u64) -> Self {
         let chat = dice.below(3) > 0;
-        let text = *dice.one_of(&ASKS);
+        // Some prompts take several passes to read.
+        let text = dice.one_of(&ASKS).repeat(if dice.below(6) == 0 { 12 } else { 1 });
         let mut body = json!({
             "max_tokens": 1 + dice.below(50),
             "temperature": dice.one_of(&[0.0, 0.0, 0.3, 0.8, 1.2]),
@@ -59,7 +60,11 @@ impl Ask {
             fields.insert("logprobs".to_owned(), if chat { json!(true) } else { json!(2) });
         }
         if chat {
-            fields.insert("messages".to_owned(), user(text));
+            fields.insert("messages".to_owned(), user(&text));
+            if dice.below(4) == 0 {
+                let expected = "Once upon a time, there was a little fox. The answer is 42.";
+                fields.insert("prediction".to_owned(), json!({"type": "content", "content": expected}));
+            }
         } else {
             fields.insert("prompt".to_owned(), json!(text));
             if dice.below(3) == 0 {
@@ -81,7 +86,7 @@ impl Ask {
             // A stream does not tell the prompt's ids.
             choice.as_object_mut().unwrap().remove("prompt_token_ids");
         }
-        json!({"choices": choices, "usage": answer["usage"], "seed": answer["seed"]})
+        json!({"choices": choices, "usage": totals(&answer["usage"]), "seed": answer["seed"]})
     }
 
     /// The same from a stream.
@@ -102,7 +107,7 @@ impl Ask {
         }
         let last = chunks.last().unwrap();
         assert_eq!(last["choices"], json!([]));
-        json!({"choices": choices, "usage": last["usage"], "seed": seed})
+        json!({"choices": choices, "usage": totals(&last["usage"]), "seed": seed})
     }
 
     fn empty(&self, index: usize) -> Value {
@@ -160,6 +165,13 @@ impl Ask {
         let bytes = body.to_string();
         Open::request(server.address, "POST", self.path(), JSON, bytes.as_bytes()).read_some(after);
     }
+}
+
+/// Usage without what was tried of a prediction, which says how drafting went.
+fn totals(usage: &Value) -> Value {
+    let mut usage = usage.clone();
+    usage.as_object_mut().unwrap().remove("completion_tokens_details");
+    usage
 }
 
 fn asks(n: u64, seed: u64) -> Vec<Ask> {
