@@ -6,9 +6,11 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::iter;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::vec::Drain;
 
 use crate::admission::Admission;
 use crate::engine::Engine;
@@ -17,8 +19,8 @@ use crate::events::{Completion, Event};
 use crate::request::{Request, RequestId};
 use crate::status::EngineStatus;
 
-/// Hears the events of one request on the engine's thread.
-type Listener = Box<dyn FnMut(Event) + Send>;
+/// Hears the events of one request on the engine's thread, those of a round together.
+type Listener = Box<dyn FnMut(Drain<'_, Event>) + Send>;
 
 enum Command {
     Submit(RequestId, Box<Request>, Listener),
@@ -70,7 +72,8 @@ impl EngineHandle {
     pub fn submit(&self, request: Request) -> Result<Events, Refused> {
         let (events, queue) = mpsc::channel();
         // A client that has gone cancels by a command of its own.
-        let ticket = self.submit_to(request, move |event| drop(events.send(event)))?;
+        let listener = move |round: Drain<'_, Event>| round.for_each(|event| drop(events.send(event)));
+        let ticket = self.submit_to(request, listener)?;
         Ok(Events { ticket, queue, ended: false })
     }
 
@@ -87,15 +90,15 @@ impl EngineHandle {
         self.shared.admission.check(request)
     }
 
-    /// Takes a request and tells its events to `listener`, on the engine's thread: it must return at once and must not panic. If
-    /// the engine has stopped, the listener is dropped without hearing an end.
+    /// Takes a request and tells its events to `listener`, on the engine's thread, all that a round brought in one call: it must
+    /// return at once and must not panic. If the engine has stopped, the listener is dropped without hearing an end.
     ///
     /// # Errors
     /// What is wrong with the request.
     pub fn submit_to(
         &self,
         request: Request,
-        listener: impl FnMut(Event) + Send + 'static,
+        listener: impl FnMut(Drain<'_, Event>) + Send + 'static,
     ) -> Result<Ticket, Refused> {
         self.shared.admission.check(&request)?;
         let mut entrance = lock(&self.shared.entrance);
@@ -187,7 +190,7 @@ impl Iterator for Events {
 /// The engine's thread: rounds while there is work, otherwise sleep until a command comes.
 fn serve(mut engine: Engine, inbox: Receiver<Command>, board: &Mutex<EngineStatus>) {
     let mut listeners: HashMap<RequestId, Listener> = HashMap::new();
-    let mut events = Vec::new();
+    let (mut events, mut of_one) = (Vec::new(), Vec::new());
     loop {
         let first = if engine.is_idle() { Some(inbox.recv().unwrap_or(Command::Stop)) } else { None };
         for command in first.into_iter().chain(inbox.try_iter()) {
@@ -206,10 +209,14 @@ fn serve(mut engine: Engine, inbox: Receiver<Command>, board: &Mutex<EngineStatu
         let stepped = engine.step(&mut events);
         // Before the events: who hears of an end finds it in the status.
         engine.write_status(&mut lock(board));
-        for (id, event) in events.drain(..) {
-            let ended = matches!(event, Event::Finished(_) | Event::Failed(_));
+        let mut events = events.drain(..).peekable();
+        while let Some((id, first)) = events.next() {
+            of_one.push(first);
+            of_one
+                .extend(iter::from_fn(|| events.next_if(|(other, _)| *other == id)).map(|(_, event)| event));
+            let ended = matches!(of_one.last(), Some(Event::Finished(_) | Event::Failed(_)));
             let listener = listeners.get_mut(&id).expect("events come for requests that are there");
-            listener(event);
+            listener(of_one.drain(..));
             if ended {
                 listeners.remove(&id);
             }

@@ -16,7 +16,7 @@ use crate::app::App;
 use crate::body;
 use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, MOST};
-use crate::generation::Generation;
+use crate::generation::{Delivery, Generation};
 use crate::messages;
 use crate::model::{Chat, Model};
 use crate::sampling::{Parameters, refuse_unsupported};
@@ -112,7 +112,8 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         request.prediction = prediction.clone().unwrap_or_default();
         request
     });
-    let mut generation = Generation::start(&app, served, requests.collect(), "messages")?;
+    let delivery = if parameters.stream { Delivery::Rounds } else { Delivery::Whole };
+    let mut generation = Generation::start(&app, served, requests.collect(), "messages", delivery)?;
 
     let envelope = Envelope::new("chatcmpl", model);
     let Parameters { stream, include_usage, return_token_ids, ref stop, draft, .. } = parameters;

@@ -17,7 +17,7 @@ use crate::app::App;
 use crate::body;
 use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, MOST, describe};
-use crate::generation::Generation;
+use crate::generation::{Delivery, Generation};
 use crate::model::Model;
 use crate::sampling::{Parameters, refuse_unsupported, token_ids};
 use crate::stream::{Format, Streamed};
@@ -142,7 +142,8 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         let prompt = prompts[index / n].ids.clone();
         asked.parameters.request(prompt, asked.max_tokens, asked.logprobs, index % n, model.most_drafts)
     });
-    let mut generation = Generation::start(&app, served, requests.collect(), "prompt")?;
+    let delivery = if asked.parameters.stream { Delivery::Rounds } else { Delivery::Whole };
+    let mut generation = Generation::start(&app, served, requests.collect(), "prompt", delivery)?;
 
     let envelope = Envelope::new("cmpl", model);
     let mut usage = Usage::new(prompts.iter().map(|prompt| prompt.ids.len()).sum(), false);

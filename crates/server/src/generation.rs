@@ -3,38 +3,53 @@
 //! ```text
 //! engine's thread   -> listener of each output -> one bounded queue -> the task of the request
 //! ```
-//! The listener never waits. If the queue is full, whoever should read it is too slow: the request ends with an error that says
-//! so. Dropping a [`Generation`] cancels what has not ended, which the engine does before its next round.
+//! The listener never waits. It counts tokens when they are made, and passes events on: those of a round together, or, where
+//! nobody looks at an answer before it is whole, all of an output at its end, so that the task does not take processor time from
+//! the rounds. If the queue is full, whoever should read it is too slow: the request ends with an error that says so. Dropping a
+//! [`Generation`] cancels what has not ended, which the engine does before its next round.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use std::vec::Drain;
 
 use paceline::{Completion, DraftStatistics, Event, Failed, Request, Ticket, Usage};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::sync::mpsc::{self, Receiver};
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::mpsc::{self, Receiver, Sender};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::app::{App, Served};
 use crate::error::ApiError;
-use crate::metrics::Metrics;
 use crate::timings::Timings;
 
-/// Events of one output that may wait for a reader.
-const QUEUE_EVENTS: usize = 8192;
-/// Events that are taken at one time.
-const BATCH_EVENTS: usize = 256;
+/// Rounds of one output that may wait for a reader.
+const QUEUE_ROUNDS: usize = 8192;
+/// Rounds that are taken at one time.
+const MOST_AT_ONCE: usize = 256;
+
+/// When events of an output are passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    /// After each round.
+    Rounds,
+    /// When it has ended.
+    Whole,
+}
 
 /// Outputs of one HTTP request.
 pub(crate) struct Generation {
     app: Arc<App>,
-    queue: Receiver<(usize, Event)>,
-    /// An event found no room.
+    queue: Receiver<Part>,
+    /// What was taken out of the queue.
+    parts: Vec<Part>,
+    /// A part found no room.
     overflow: Arc<AtomicBool>,
     outputs: Vec<Output>,
     n_open: usize,
     started: Instant,
-    deadline: Option<Instant>,
+    /// Sleeps until the answer has taken too long. Made once: a timer for each wait would cost more than the wait.
+    deadline: Option<Pin<Box<Sleep>>>,
     /// Given back when all has ended.
     _places: OwnedSemaphorePermit,
 }
@@ -43,37 +58,97 @@ pub(crate) struct Generation {
 struct Output {
     /// Cancels when dropped.
     ticket: Option<Ticket>,
-    n_prompt: usize,
-    first_token: Option<Instant>,
-    last_token: Instant,
-    n_tokens: usize,
-    /// Tokens of the batch that are not counted yet.
-    n_in_batch: usize,
+    progress: Progress,
     draft: Option<DraftStatistics>,
 }
 
-impl Output {
-    /// Counts its tokens of the batch, which came together. Those of one round did; a reader that is late sees more as one.
-    fn count_batch(&mut self, now: Instant, metrics: &Metrics) {
-        let n_tokens = std::mem::take(&mut self.n_in_batch);
+/// Events of an output that were passed on together.
+struct Part {
+    index: usize,
+    events: Vec<Event>,
+    progress: Progress,
+}
+
+/// How far an output has come.
+#[derive(Clone, Copy, Debug)]
+struct Progress {
+    first_token: Option<Instant>,
+    /// Before the first token, when it was asked for.
+    last_token: Instant,
+    n_tokens: usize,
+}
+
+/// Hears the events of one output, on the engine's thread.
+struct Listener {
+    app: Arc<App>,
+    index: usize,
+    delivery: Delivery,
+    n_prompt: usize,
+    started: Instant,
+    progress: Progress,
+    /// What was not passed on yet.
+    events: Vec<Event>,
+    has_finished: bool,
+    queue: Sender<Part>,
+    overflow: Arc<AtomicBool>,
+}
+
+impl Listener {
+    fn hear(&mut self, round: Drain<'_, Event>) {
+        let before = self.events.len();
+        self.events.extend(round);
+        let new = &self.events[before..];
+        self.count(new.iter().filter(|event| matches!(event, Event::Token { .. })).count());
+        let last = self.events.last();
+        if let Some(Event::Finished(finished)) = last {
+            self.has_finished = true;
+            self.app.metrics.finished(finished.reason.as_str(), finished.usage, self.started.elapsed());
+        }
+        let has_ended = matches!(last, Some(Event::Finished(_) | Event::Failed(_)));
+        if has_ended || self.delivery == Delivery::Rounds {
+            self.pass_on();
+        }
+    }
+
+    /// Counts the tokens of a round, which share the time that it took.
+    fn count(&mut self, n_tokens: usize) {
         if n_tokens == 0 {
             return;
         }
-        let pause = now.duration_since(self.last_token);
-        if self.first_token.is_none() {
-            self.first_token = Some(now);
+        let (now, progress, metrics) = (Instant::now(), &mut self.progress, &self.app.metrics);
+        let pause = now.duration_since(progress.last_token);
+        if progress.first_token.is_none() {
+            progress.first_token = Some(now);
             metrics.first_token(pause);
             metrics.tokens(n_tokens - 1, Duration::ZERO);
         } else {
             metrics.tokens(n_tokens, pause);
         }
-        self.last_token = now;
-        self.n_tokens += n_tokens;
+        progress.last_token = now;
+        progress.n_tokens += n_tokens;
+    }
+
+    fn pass_on(&mut self) {
+        let events = std::mem::take(&mut self.events);
+        let part = Part { index: self.index, events, progress: self.progress };
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.queue.try_send(part) {
+            self.overflow.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Listener {
+    /// The output was cancelled, or failed.
+    fn drop(&mut self) {
+        if !self.has_finished {
+            let usage = Usage { prompt_tokens: self.n_prompt, completion_tokens: self.progress.n_tokens };
+            self.app.metrics.finished("abort", usage, self.started.elapsed());
+        }
     }
 }
 
 impl Generation {
-    /// Submits requests. `prompt` is the field that their prompts came in.
+    /// Submits requests. `prompt` is the field that their prompts came in, `delivery` says when their events are wanted.
     ///
     /// # Errors
     /// A request that can not be, or no room for all of them.
@@ -82,6 +157,7 @@ impl Generation {
         served: &Served,
         requests: Vec<Request>,
         prompt: &'static str,
+        delivery: Delivery,
     ) -> Result<Self, ApiError> {
         let model = &served.model;
         for request in &requests {
@@ -92,39 +168,38 @@ impl Generation {
             model.engine.check(request).map_err(|refused| ApiError::refused(&refused, prompt))?;
         }
         let places = served.places(requests.len()).inspect_err(|_| app.metrics.rejected())?;
-        let (sender, queue) = mpsc::channel(QUEUE_EVENTS * requests.len());
+        let (sender, queue) = mpsc::channel(QUEUE_ROUNDS * requests.len());
         let overflow = Arc::new(AtomicBool::new(false));
         let started = Instant::now();
+        let progress = Progress { first_token: None, last_token: started, n_tokens: 0 };
         let mut outputs: Vec<Output> = Vec::with_capacity(requests.len());
         for (index, mut request) in requests.into_iter().enumerate() {
             // The outputs of one prompt follow one another, and read it once.
             let first = index.checked_sub(request.choice as usize).and_then(|at| outputs.get(at));
             request.same_prompt_as = first.and_then(|first| first.ticket.as_ref()).map(Ticket::id);
-            let (sender, overflow) = (sender.clone(), Arc::clone(&overflow));
-            let n_prompt = request.prompt.len();
-            let listener = move |event| {
-                if let Err(mpsc::error::TrySendError::Full(_)) = sender.try_send((index, event)) {
-                    overflow.store(true, Ordering::Relaxed);
-                }
+            let mut listener = Listener {
+                app: Arc::clone(app),
+                index,
+                delivery,
+                n_prompt: request.prompt.len(),
+                started,
+                progress,
+                events: Vec::new(),
+                has_finished: false,
+                queue: sender.clone(),
+                overflow: Arc::clone(&overflow),
             };
             let ticket = model
                 .engine
-                .submit_to(request, listener)
+                .submit_to(request, move |round: Drain<'_, Event>| listener.hear(round))
                 .map_err(|refused| ApiError::refused(&refused, prompt))?;
-            outputs.push(Output {
-                ticket: Some(ticket),
-                n_prompt,
-                first_token: None,
-                last_token: started,
-                n_tokens: 0,
-                n_in_batch: 0,
-                draft: None,
-            });
+            outputs.push(Output { ticket: Some(ticket), progress, draft: None });
         }
-        let deadline = app.settings.answer_time.map(|time| started + time);
+        let deadline = app.settings.answer_time.map(|time| Box::pin(sleep_until(started + time)));
         Ok(Self {
             app: Arc::clone(app),
             queue,
+            parts: Vec::new(),
             overflow,
             n_open: outputs.len(),
             outputs,
@@ -149,9 +224,13 @@ impl Generation {
         if self.n_open == 0 {
             return Ok(());
         }
-        let receive = self.queue.recv_many(batch, BATCH_EVENTS);
-        let received = match self.deadline {
-            Some(deadline) => timeout_at(deadline, receive).await.map_err(|_| ApiError::timed_out())?,
+        let receive = self.queue.recv_many(&mut self.parts, MOST_AT_ONCE);
+        let received = match &mut self.deadline {
+            Some(deadline) => tokio::select! {
+                biased;
+                received = receive => received,
+                () = deadline.as_mut() => return Err(ApiError::timed_out()),
+            },
             None => receive.await,
         };
         if self.overflow.load(Ordering::Relaxed) {
@@ -161,35 +240,32 @@ impl Generation {
             self.app.engine_ended();
             return Err(ApiError::engine_ended());
         }
-        self.take_note(batch)
+        let mut parts = std::mem::take(&mut self.parts);
+        let taken = parts.drain(..).try_for_each(|part| self.take(part, batch));
+        self.parts = parts;
+        taken
     }
 
-    /// Measures what the batch says.
-    fn take_note(&mut self, batch: &[(usize, Event)]) -> Result<(), ApiError> {
-        let now = Instant::now();
-        for (index, event) in batch {
-            self.outputs[*index].n_in_batch += usize::from(matches!(event, Event::Token { .. }));
-        }
-        for (index, event) in batch {
-            let output = &mut self.outputs[*index];
-            output.count_batch(now, &self.app.metrics);
-            match event {
-                Event::Finished(finished) => {
-                    output.ticket = None;
-                    output.draft.clone_from(&finished.draft);
-                    self.n_open -= 1;
-                    let total = now.duration_since(self.started);
-                    self.app.metrics.finished(finished.reason.as_str(), finished.usage, total);
-                }
-                Event::Failed(failed) => {
-                    if let Failed::Stopped(_) = failed {
-                        self.app.engine_ended();
-                    }
-                    return Err(ApiError::failed(failed));
-                }
-                _ => {}
+    /// Notes what a part says, and puts its events into `batch`.
+    fn take(&mut self, part: Part, batch: &mut Vec<(usize, Event)>) -> Result<(), ApiError> {
+        let Part { index, events, progress } = part;
+        let output = &mut self.outputs[index];
+        output.progress = progress;
+        match events.last() {
+            Some(Event::Finished(finished)) => {
+                output.ticket = None;
+                output.draft.clone_from(&finished.draft);
+                self.n_open -= 1;
             }
+            Some(Event::Failed(failed)) => {
+                if let Failed::Stopped(_) = failed {
+                    self.app.engine_ended();
+                }
+                return Err(ApiError::failed(failed));
+            }
+            _ => {}
         }
+        batch.extend(events.into_iter().map(|event| (index, event)));
         Ok(())
     }
 
@@ -211,24 +287,15 @@ impl Generation {
 
     /// Tokens of prompt and output of all outputs that have ended.
     pub(crate) fn timings(&self) -> Timings {
-        let first = self.outputs.iter().filter_map(|output| output.first_token).min();
-        let last = self.outputs.iter().map(|output| output.last_token).max();
+        let progress = || self.outputs.iter().map(|output| output.progress);
+        let first = progress().filter_map(|progress| progress.first_token).min();
+        let last = progress().map(|progress| progress.last_token).max();
         Timings {
             first_token: first.map(|first| first - self.started),
             decode: first.zip(last).map(|(first, last)| last - first),
-            n_tokens: self.outputs.iter().map(|output| output.n_tokens).sum(),
+            n_tokens: progress().map(|progress| progress.n_tokens).sum(),
             n_outputs: self.outputs.len(),
             draft: self.outputs.iter().filter_map(|output| output.draft.clone()).collect(),
-        }
-    }
-}
-
-impl Drop for Generation {
-    fn drop(&mut self) {
-        let now = Instant::now();
-        for output in self.outputs.iter().filter(|output| output.ticket.is_some()) {
-            let usage = Usage { prompt_tokens: output.n_prompt, completion_tokens: output.n_tokens };
-            self.app.metrics.finished("abort", usage, now.duration_since(self.started));
         }
     }
 }

@@ -10,6 +10,7 @@
 //! not notice.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use bytes::Bytes;
 use futures_util::stream::unfold;
 use paceline::{Event, Finished};
 use serde::Serialize;
-use tokio::time::timeout;
+use tokio::time::{Instant, Sleep, sleep};
 
 use crate::answer::{Answer, Envelope, Usage};
 use crate::app::App;
@@ -63,18 +64,32 @@ pub(crate) struct Streamed<F> {
 
 struct State<F> {
     streamed: Streamed<F>,
+    frame: Frame,
     batch: Vec<(usize, Event)>,
     out: Vec<u8>,
     done: bool,
+    /// When the last part left.
+    told: Instant,
+    /// Sleeps until nothing was told for too long since some part. Made once: a timer for each part would cost more than the part.
+    quiet: Pin<Box<Sleep>>,
 }
 
 impl<F: Format> Streamed<F> {
     /// The response.
     pub(crate) fn respond(self) -> Response {
-        let mut state = State { streamed: self, batch: Vec::new(), out: Vec::new(), done: false };
+        let frame = Frame::new(&self.envelope, F::OBJECT, self.include_usage);
+        let mut state = State {
+            streamed: self,
+            frame,
+            batch: Vec::new(),
+            out: Vec::new(),
+            done: false,
+            told: Instant::now(),
+            quiet: Box::pin(sleep(KEEP_ALIVE)),
+        };
         for index in 0..state.streamed.n_outputs {
             if let Some(choice) = state.streamed.format.open(index) {
-                state.chunk(&[choice], None);
+                state.chunk(&choice);
             }
         }
         let body = unfold(state, |mut state| async move {
@@ -94,13 +109,27 @@ impl<F: Format> State<F> {
             if self.done {
                 return None;
             }
-            match timeout(KEEP_ALIVE, self.streamed.generation.next(&mut self.batch)).await {
-                Err(_) => self.out.extend_from_slice(b": still here\n\n"),
-                Ok(Err(error)) => self.fail(&error),
-                Ok(Ok(())) => self.take_batch(),
+            tokio::select! {
+                biased;
+                taken = self.streamed.generation.next(&mut self.batch) => match taken {
+                    Ok(()) => self.take_batch(),
+                    Err(error) => self.fail(&error),
+                },
+                () = self.quiet.as_mut() => self.keep_alive(),
             }
         }
+        self.told = Instant::now();
         Some(Bytes::from(std::mem::take(&mut self.out)))
+    }
+
+    /// Says something if nothing was told for a while, and sleeps on.
+    fn keep_alive(&mut self) {
+        let now = Instant::now();
+        if now >= self.told + KEEP_ALIVE {
+            self.out.extend_from_slice(b": still here\n\n");
+            self.told = now;
+        }
+        self.quiet.as_mut().reset(self.told + KEEP_ALIVE);
     }
 
     fn take_batch(&mut self) {
@@ -110,19 +139,20 @@ impl<F: Format> State<F> {
         for (index, event) in batch.drain(..) {
             let Event::Finished(finished) = event else {
                 for choice in self.streamed.format.event(index, event) {
-                    self.chunk(&[choice], None);
+                    self.chunk(&choice);
                 }
                 continue;
             };
             n_ended += 1;
             self.streamed.usage.add(&finished);
-            let mut choices = self.streamed.format.finish(index, &finished);
-            let last = choices.pop();
-            for choice in choices {
-                self.chunk(&[choice], None);
+            let choices = self.streamed.format.finish(index, &finished);
+            let (last, others) = choices.split_last().expect("an end is told");
+            others.iter().for_each(|choice| self.chunk(choice));
+            if n_ended == n_ends && self.streamed.generation.is_over() {
+                self.last_chunk(last, &finished);
+            } else {
+                self.chunk(last);
             }
-            let is_last = n_ended == n_ends && self.streamed.generation.is_over();
-            self.chunk(last.as_slice(), is_last.then_some(&finished));
         }
         self.batch = batch;
         if self.streamed.generation.is_over() {
@@ -130,16 +160,21 @@ impl<F: Format> State<F> {
         }
     }
 
-    /// Writes a chunk; with the end of the last output it tells of the whole answer.
-    fn chunk(&mut self, choices: &[F::Choice], last: Option<&Finished>) {
+    /// Writes a chunk.
+    fn chunk(&mut self, choice: &F::Choice) {
+        self.out.extend_from_slice(&self.frame.head);
+        write_json(&mut self.out, choice);
+        self.out.extend_from_slice(&self.frame.tail);
+    }
+
+    /// Writes the chunk with the end of the last output, which tells of the whole answer.
+    fn last_chunk(&mut self, choice: &F::Choice, finished: &Finished) {
         let streamed = &self.streamed;
-        let mut answer = Answer::new(&streamed.envelope, F::OBJECT, choices);
+        let mut answer = Answer::new(&streamed.envelope, F::OBJECT, std::slice::from_ref(choice));
         answer.usage = streamed.include_usage.then_some(None);
-        if let Some(finished) = last {
-            answer.seed = Some(finished.seed);
-            let loaded = streamed.app.loaded().and_then(|served| served.model.drafter);
-            answer.timings = Some(streamed.generation.timings().json(loaded, streamed.drafts_asked));
-        }
+        answer.seed = Some(finished.seed);
+        let loaded = streamed.app.loaded().and_then(|served| served.model.drafter);
+        answer.timings = Some(streamed.generation.timings().json(loaded, streamed.drafts_asked));
         write_event(&mut self.out, &answer);
     }
 
@@ -162,8 +197,63 @@ impl<F: Format> State<F> {
     }
 }
 
+/// What stands around the choice of a chunk. It is the same for all tokens, so it is written once.
+struct Frame {
+    head: Vec<u8>,
+    tail: Vec<u8>,
+}
+
+impl Frame {
+    fn new(envelope: &Envelope, object: &'static str, include_usage: bool) -> Self {
+        let no_choices: &[()] = &[];
+        let mut answer = Answer::new(envelope, object, no_choices);
+        answer.usage = include_usage.then_some(None);
+        let mut head = Vec::new();
+        write_event(&mut head, &answer);
+        // In a text the quotes would be escaped.
+        let field = b"\"choices\":[";
+        let at = head.windows(field.len()).position(|window| window == field).expect("answers have choices");
+        let tail = head.split_off(at + field.len());
+        Self { head, tail }
+    }
+}
+
 fn write_event(out: &mut Vec<u8>, event: &impl Serialize) {
     out.extend_from_slice(b"data: ");
-    serde_json::to_writer(&mut *out, event).expect("answers have text keys and finite numbers");
+    write_json(out, event);
     out.extend_from_slice(b"\n\n");
+}
+
+fn write_json(out: &mut Vec<u8>, value: &impl Serialize) {
+    serde_json::to_writer(out, value).expect("answers have text keys and finite numbers");
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_choice_in_its_frame_is_the_whole_chunk() {
+        let envelope = Envelope {
+            id: "x-1".to_owned(),
+            created: 5,
+            model: "a \"choices\":[ b".to_owned(),
+            fingerprint: "f".to_owned(),
+        };
+        let choice = json!({"index": 0});
+        for include_usage in [false, true] {
+            let frame = Frame::new(&envelope, "chunk", include_usage);
+            let mut answer = Answer::new(&envelope, "chunk", std::slice::from_ref(&choice));
+            answer.usage = include_usage.then_some(None);
+            let mut whole = Vec::new();
+            write_event(&mut whole, &answer);
+            let framed = [&frame.head[..], choice.to_string().as_bytes(), &frame.tail].concat();
+            assert_eq!(String::from_utf8(framed), String::from_utf8(whole));
+            let body = frame.head.strip_prefix(b"data: ").unwrap();
+            let body: Value = serde_json::from_slice(&[body, &frame.tail].concat()).unwrap();
+            assert_eq!((&body["choices"], body.get("usage").is_some()), (&json!([]), include_usage));
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::mpsc;
 use std::thread;
+use std::vec::Drain;
 
 use paceline::{Broken, EngineHandle, Event, Failed, Refused, Request};
 use paceline_testkit::{Nasty, ToyModel, toy_engine};
@@ -74,7 +75,7 @@ fn the_status_tells_of_work_and_its_end() {
     assert!(before.kv_blocks.iter().all(|blocks| blocks.free == blocks.all && blocks.all > 0));
     let (seen, statuses) = mpsc::channel();
     let watched = handle.clone();
-    let listener = move |_| drop(seen.send(watched.status()));
+    let listener = move |_: Drain<'_, Event>| drop(seen.send(watched.status()));
     let ticket = handle.submit_to(Request::new(model.prompt(10, 1), 100), listener).unwrap();
     let busy = statuses.recv().unwrap();
     assert_eq!((busy.running, busy.free_slots), (1, 1));
@@ -88,6 +89,27 @@ fn the_status_tells_of_work_and_its_end() {
     let drafts = &after.drafts;
     assert!(drafts.accepted > 0 && drafts.accepted < drafts.drafted, "{drafts:?}");
     assert_eq!(drafts.accepted_by_position.iter().sum::<u64>(), drafts.accepted);
+}
+
+#[test]
+fn the_events_of_a_round_come_together() {
+    let model = ToyModel::default();
+    let handle = handle(&model);
+    let (seen, rounds) = mpsc::channel();
+    let listener = move |round: Drain<'_, Event>| drop(seen.send(round.collect::<Vec<_>>()));
+    let _ticket = handle.submit_to(Request::new(model.prompt(10, 1), 100), listener).unwrap();
+    let rounds: Vec<_> = rounds.into_iter().collect();
+    let Some(Event::Finished(finished)) = rounds.last().and_then(|round| round.last()) else {
+        panic!("no end: {rounds:?}");
+    };
+    let draft = finished.draft.as_ref().unwrap();
+    // The round that read the prompt brought one token.
+    let tokens =
+        rounds.iter().map(|round| round.iter().filter(|event| matches!(event, Event::Token { .. })).count());
+    let expected = draft.accepted_per_round.iter().map(|accepted| *accepted as usize + 1);
+    let drafted: Vec<_> = tokens.skip(1).filter(|n| *n > 1).collect();
+    assert!(drafted.len() > 5);
+    assert_eq!(drafted, expected.filter(|n| *n > 1).collect::<Vec<_>>());
 }
 
 #[test]
