@@ -28,6 +28,15 @@ impl Failure {
         Failure::BadInput(message.to_string())
     }
 
+    /// The same about one of several things, which `place` names.
+    pub(crate) fn within(self, place: impl Display) -> Self {
+        match self {
+            Failure::Failed(message) => Failure::Failed(format!("{place}: {message}")),
+            Failure::BadInput(message) => Failure::BadInput(format!("{place}: {message}")),
+            Failure::ReaderGone => Failure::ReaderGone,
+        }
+    }
+
     /// An error of writing to standard output.
     pub(crate) fn output(error: io::Error) -> Self {
         match error.kind() {

@@ -14,6 +14,7 @@ mod failure;
 #[cfg(feature = "hub")]
 mod hub;
 mod inspect;
+mod json_map;
 mod loading;
 mod made_up;
 mod memory;

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::value::RawValue;
 
 use crate::failure::Failure;
+use crate::json_map::UniqueKeys;
 use crate::sampling::SamplingArgs;
 use crate::text_file;
 
@@ -27,12 +28,14 @@ pub(crate) struct Prompt {
     pub(crate) n: Option<usize>,
     /// What the prompt itself says about choosing tokens.
     pub(crate) sampling: SamplingArgs,
+    /// Its line in a file of prompts, from 1.
+    pub(crate) line: Option<usize>,
 }
 
 impl Prompt {
     /// A prompt that says no more than what it is.
     fn new(input: Input) -> Self {
-        Self { input, n: None, sampling: SamplingArgs::default() }
+        Self { input, n: None, sampling: SamplingArgs::default(), line: None }
     }
 }
 
@@ -100,46 +103,61 @@ fn lines(path: &Path) -> Result<Vec<Prompt>, Failure> {
 fn parse_lines(text: &str) -> Result<Vec<Prompt>, String> {
     // Some editors put a byte order mark in front.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let lines = || text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let lines = || (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
     let is_json = lines().next().is_some_and(|(_, line)| line.trim_start().starts_with('{'));
-    if !is_json {
-        return Ok(lines().map(|(_, line)| Prompt::new(Input::Text(line.to_owned()))).collect());
-    }
-    let parse =
-        |(index, line): (usize, &str)| parse_json(line).map_err(|what| format!("line {}: {what}", index + 1));
+    let parse = |(number, line): (usize, &str)| {
+        let prompt = match is_json {
+            true => parse_json(line).map_err(|what| format!("line {number}: {what}"))?,
+            false => Prompt::new(Input::Text(line.to_owned())),
+        };
+        Ok(Prompt { line: Some(number), ..prompt })
+    };
     lines().map(parse).collect()
 }
 
 fn parse_json(line: &str) -> Result<Prompt, String> {
-    let mut found: Map<String, Value> = serde_json::from_str(line).map_err(|error| error.to_string())?;
-    let input = match (take::<String>(&mut found, "prompt")?, take::<Vec<u32>>(&mut found, "token_ids")?) {
+    let UniqueKeys(fields) =
+        serde_json::from_str::<UniqueKeys<String, Box<RawValue>>>(line).map_err(|error| error.to_string())?;
+    let (mut text, mut ids, mut n, mut sampling) = (None, None, None, SamplingArgs::default());
+    for (name, value) in &fields {
+        match name.as_str() {
+            "prompt" => text = parse_field::<Option<String>>(name, value)?,
+            "token_ids" => ids = parse_field::<Option<Vec<u32>>>(name, value)?,
+            "n" => n = parse_field::<Option<usize>>(name, value)?,
+            // What is left is about choosing tokens, by the names of the options.
+            _ => sampling = SamplingArgs::of_field(name, value)?.or(&sampling),
+        }
+    }
+    let input = match (text, ids) {
         (Some(text), None) if !text.is_empty() => Input::Text(text),
         (None, Some(ids)) if !ids.is_empty() => Input::TokenIds(ids),
         (None, None) => return Err("has no prompt; expected `prompt` or `token_ids`".to_owned()),
         (Some(_), Some(_)) => return Err("has `prompt` and `token_ids`; expected one of them".to_owned()),
         _ => return Err("the prompt is empty; expected at least one token".to_owned()),
     };
-    let n = take(&mut found, "n")?;
     if n == Some(0) {
         return Err("`n` is 0, expected at least 1".to_owned());
     }
-    // What is left is about choosing tokens, by the names of the options.
-    let sampling = serde_json::from_value(Value::Object(found)).map_err(|error| error.to_string())?;
-    Ok(Prompt { input, n, sampling })
+    Ok(Prompt { n, sampling, ..Prompt::new(input) })
 }
 
-/// Takes a field that may be absent or null.
-fn take<T: DeserializeOwned>(object: &mut Map<String, Value>, field: &str) -> Result<Option<T>, String> {
-    let value = object.remove(field).unwrap_or_default();
-    serde_json::from_value(value).map_err(|error| format!("`{field}`: {error}"))
+/// Parses the value of a field, whose name errors begin with.
+fn parse_field<T: DeserializeOwned>(name: &str, value: &RawValue) -> Result<T, String> {
+    serde_json::from_str(value.get()).map_err(|error| format!("`{name}`: {}", without_place(&error)))
+}
+
+/// An error about the text of one value, whose lines and columns nobody would look for.
+pub(crate) fn without_place(error: &serde_json::Error) -> String {
+    let what = error.to_string();
+    what.rsplit_once(" at line ").map_or(&what[..], |(what, _)| what).to_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn text(text: &str) -> Prompt {
-        Prompt::new(Input::Text(text.to_owned()))
+    fn text(line: usize, text: &str) -> Prompt {
+        Prompt { line: Some(line), ..Prompt::new(Input::Text(text.to_owned())) }
     }
 
     #[test]
@@ -162,16 +180,16 @@ mod tests {
     fn lines_are_prompts() {
         assert_eq!(
             parse_lines("one\n\n two \r\nthree").unwrap(),
-            [text("one"), text(" two "), text("three")]
+            [text(1, "one"), text(3, " two "), text(4, "three")]
         );
         assert!(parse_lines(" \n").unwrap().is_empty());
     }
 
     #[test]
     fn lines_of_json_are_prompts() {
-        let lines = "{\"prompt\": \"a\", \"n\": 3}\n{\"token_ids\": [2, 3]}\n";
-        let ids = Prompt::new(Input::TokenIds(vec![2, 3]));
-        let prompts = [Prompt { n: Some(3), ..text("a") }, ids];
+        let lines = "{\"prompt\": \"a\", \"n\": 3}\n\n{\"token_ids\": [2, 3], \"n\": null}\n";
+        let ids = Prompt { line: Some(3), ..Prompt::new(Input::TokenIds(vec![2, 3])) };
+        let prompts = [Prompt { n: Some(3), ..text(1, "a") }, ids];
         assert_eq!(parse_lines(lines).unwrap(), prompts);
         assert_eq!(parse_lines(&format!("\u{feff}{lines}")).unwrap(), prompts);
     }
@@ -189,11 +207,13 @@ mod tests {
             ("{\"prompt\": \"a\", \"tone\": 1}", "tone"),
             ("{\"prompt\": 1}", "`prompt`: invalid type"),
             ("{\"prompt\": \"a\", \"n\": -1}", "`n`: invalid value"),
-            ("{\"prompt\": \"a\", \"top_p\": \"much\"}", "much"),
+            ("{\"prompt\": \"a\", \"top_p\": \"much\"}", "`top_p`: invalid type"),
+            ("{\"prompt\": \"a\", \"n\": 1, \"prompt\": \"b\"}", "`prompt` stands twice"),
+            ("{\"prompt\": \"a\", \"top_k\": 1, \"top_k\": 1}", "`top_k` stands twice"),
             ("plain", "expected value"),
         ] {
-            let error = parse_lines(&format!("{{\"prompt\": \"a\"}}\n{line}")).unwrap_err();
-            assert!(error.starts_with("line 2: ") && error.contains(part), "{line}: {error}");
+            let error = parse_lines(&format!("{{\"prompt\": \"a\"}}\n\n{line}")).unwrap_err();
+            assert!(error.starts_with("line 3: ") && error.contains(part), "{line}: {error}");
         }
     }
 }

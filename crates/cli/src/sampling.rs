@@ -1,13 +1,17 @@
 //! How tokens are chosen and what is told of it, in arguments and in lines of prompts.
 
 use std::collections::BTreeMap;
+use std::iter;
 
 use clap::ValueEnum;
 use paceline::{Distribution, LogprobOptions, SamplingOptions, TokenId};
 use paceline_checkpoint::GenerationConfig;
+use serde::de::value::MapDeserializer;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
-use crate::prompts::{TokenIds, parse_ids};
+use crate::json_map::UniqueKeys;
+use crate::prompts::{TokenIds, parse_ids, without_place};
 
 /// What is said about choosing tokens; what is left out is the default, or the checkpoint's with `sample`.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]
@@ -60,7 +64,14 @@ pub(crate) struct SamplingArgs {
 
 /// Biases of tokens, each named once.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(from = "UniqueKeys<u32, f32>")]
 struct LogitBias(BTreeMap<u32, f32>);
+
+impl From<UniqueKeys<u32, f32>> for LogitBias {
+    fn from(UniqueKeys(pairs): UniqueKeys<u32, f32>) -> Self {
+        LogitBias(pairs.into_iter().collect())
+    }
+}
 
 fn parse_logit_bias(word: &str) -> Result<LogitBias, String> {
     let mut biases = BTreeMap::new();
@@ -77,6 +88,12 @@ fn parse_logit_bias(word: &str) -> Result<LogitBias, String> {
 }
 
 impl SamplingArgs {
+    /// What one field of an object says. Errors begin with its name.
+    pub(crate) fn of_field(name: &str, value: &RawValue) -> Result<SamplingArgs, String> {
+        let object = MapDeserializer::new(iter::once((name, value)));
+        Self::deserialize(object).map_err(|error| format!("`{name}`: {}", without_place(&error)))
+    }
+
     /// What is said here, and `base` where nothing is.
     pub(crate) fn or(self, base: &SamplingArgs) -> SamplingArgs {
         SamplingArgs {
@@ -205,8 +222,15 @@ impl From<SamplingOptions> for InForce {
 mod tests {
     use super::*;
 
+    fn parse(json: &str) -> Result<SamplingArgs, String> {
+        let UniqueKeys(fields) = serde_json::from_str::<UniqueKeys<String, Box<RawValue>>>(json).unwrap();
+        fields.iter().try_fold(SamplingArgs::default(), |all, (name, value)| {
+            Ok(SamplingArgs::of_field(name, value)?.or(&all))
+        })
+    }
+
     fn line(json: &str) -> SamplingArgs {
-        serde_json::from_str(json).unwrap()
+        parse(json).unwrap()
     }
 
     #[test]
@@ -245,7 +269,25 @@ mod tests {
         assert_eq!((got.seed, got.min_tokens), (Some(3), 2));
         assert_eq!((got.suppress, got.allowed), (vec![TokenId(8)], Some(vec![TokenId(7), TokenId(9)])));
         assert_eq!(got.logit_bias, [(TokenId(7), -1.5)]);
-        assert!(serde_json::from_str::<SamplingArgs>(r#"{"temprature": 1}"#).is_err());
+    }
+
+    #[test]
+    fn a_wrong_field_is_named() {
+        for (json, part) in [
+            (r#"{"temprature": 1}"#, "unknown field"),
+            (r#"{"top_p": "much"}"#, "\"much\""),
+            (r#"{"top_k": -1}"#, "-1"),
+            (r#"{"seed": 1.5}"#, "1.5"),
+            (r#"{"sample": 1}"#, "a boolean"),
+            (r#"{"logit_bias": {"x": 1}}"#, "x"),
+            (r#"{"logit_bias": {"7": 1, "8": 1, "7": 1}}"#, "`7` stands twice"),
+            (r#"{"suppress_tokens": [-1]}"#, "-1"),
+        ] {
+            let name = json.split('"').nth(1).unwrap();
+            let error = parse(json).unwrap_err();
+            assert!(error.starts_with(&format!("`{name}`: ")) && error.contains(part), "{json}: {error}");
+            assert!(!error.contains("column"), "{error}");
+        }
     }
 
     #[test]

@@ -184,7 +184,9 @@ fn requests(
     let generation = folder.generation()?;
     let mut encoder = None;
     let mut wanted = Vec::with_capacity(prompts.len() * args.choices as usize);
-    for (index, Prompt { input, n, sampling }) in prompts.into_iter().enumerate() {
+    for (index, Prompt { input, n, sampling, line }) in prompts.into_iter().enumerate() {
+        let origin = args.prompts_file.as_ref().zip(line);
+        let origin = origin.map(|(file, line)| format!("{}: line {line}", file.display()));
         let ids = match input {
             Input::TokenIds(ids) => ids,
             Input::Text(text) => {
@@ -192,7 +194,10 @@ fn requests(
                     Some(encoder) => encoder,
                     none => none.insert(PromptEncoder::new(folder, tokenizer, args.raw)?),
                 };
-                encoder.encode(&text)?
+                encoder.encode(&text).map_err(|failure| match &origin {
+                    Some(origin) => failure.within(origin),
+                    None => failure,
+                })?
             }
         };
         let mut request = Request::new(ids.into_iter().map(TokenId).collect(), n.unwrap_or(args.n));
@@ -200,16 +205,18 @@ fn requests(
         request.ignore_eos = args.ignore_eos;
         request.sampling = sampling.or(&args.sampling).options(&generation);
         request.logprobs = args.logprobs.options();
-        let prompt = args.prompts_file.is_some().then_some(index);
-        request.check_settings().map_err(|refused| stream::refused(prompt, refused))?;
+        let place = Place { prompt: origin.is_some().then_some(index), choice: None };
+        let first = Wanted { place, origin, request };
+        first.request.check_settings().map_err(|why| Failure::bad_input(first.without(why)))?;
+        let mut request = first.request;
         if args.choices > 1 && request.sampling.temperature != 0.0 {
             // One seed for all of them.
             request.sampling.seed.get_or_insert_with(paceline::draw_seed);
         }
         for choice in 0..args.choices {
-            let place = Place { prompt, choice: (args.choices > 1).then_some(choice) };
+            let place = Place { choice: (args.choices > 1).then_some(choice), ..place };
             request.choice = choice;
-            wanted.push(Wanted { place, request: request.clone() });
+            wanted.push(Wanted { place, origin: first.origin.clone(), request: request.clone() });
         }
     }
     Ok(wanted)

@@ -178,7 +178,7 @@ pub(crate) struct RunFacts {
 impl Report {
     /// The report of a finished output.
     pub(crate) fn new(
-        Wanted { place, request }: Wanted,
+        Wanted { place, request, .. }: Wanted,
         completion: Completion,
         clock: &Clock,
         facts: &RunFacts,

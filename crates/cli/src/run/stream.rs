@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt::{self, Display};
 use std::io::{self, IsTerminal, Write};
 
-use paceline::{Completion, DraftStatistics, Engine, Event, Failed, Refused, Request, RequestId, TokenId};
+use paceline::{Completion, DraftStatistics, Engine, Event, Failed, Request, RequestId, TokenId};
 
 use super::report::{Clock, Report, RunFacts, speed};
 use crate::failure::{Failure, one_line};
@@ -48,7 +48,18 @@ impl Display for Place {
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     pub(crate) place: Place,
+    /// File and line of its prompt, where there are several.
+    pub(crate) origin: Option<String>,
     pub(crate) request: Request,
+}
+
+impl Wanted {
+    /// Why it is not, with the words that tell it from other outputs.
+    pub(crate) fn without(&self, why: impl Display) -> String {
+        let choice = self.place.choice.map(|choice| format!("choice {choice}"));
+        let words: Vec<_> = self.origin.iter().chain(&choice).map(String::as_str).collect();
+        if words.is_empty() { why.to_string() } else { format!("{}: {why}", words.join(", ")) }
+    }
 }
 
 /// An output on its way.
@@ -86,8 +97,7 @@ pub(crate) fn generate(
             let output = outputs.pop_front().expect("there is a first one");
             n_read_and_gone += output.prompt_tokens;
             match &output.failed {
-                Some(why) if output.wanted.place == Place::default() => failures.push(why.to_string()),
-                Some(why) => failures.push(format!("{}: {why}", output.wanted.place)),
+                Some(why) => failures.push(output.wanted.without(why)),
                 None => output.finish(form, &facts(engine))?,
             }
         }
@@ -107,7 +117,8 @@ fn submit(engine: &mut Engine, wanted: Vec<Wanted>) -> Result<VecDeque<Output>, 
         if wanted.request.choice > 0 {
             wanted.request.same_prompt_as = first_choice;
         }
-        let id = engine.submit(wanted.request.clone()).map_err(|why| refused(wanted.place.prompt, why))?;
+        let id =
+            engine.submit(wanted.request.clone()).map_err(|why| Failure::bad_input(wanted.without(why)))?;
         if wanted.request.choice == 0 {
             first_choice = Some(id);
         }
@@ -115,14 +126,6 @@ fn submit(engine: &mut Engine, wanted: Vec<Wanted>) -> Result<VecDeque<Output>, 
         outputs.push_back(Output { id, wanted, prompt_tokens, read: 0, completion, failed: None, clock });
     }
     Ok(outputs)
-}
-
-/// A request that the engine does not take, with the place of its prompt in a file.
-pub(crate) fn refused(prompt: Option<usize>, why: Refused) -> Failure {
-    match prompt {
-        Some(index) => Failure::bad_input(format!("prompt {index}: {why}")),
-        None => Failure::bad_input(why),
-    }
 }
 
 impl Output {

@@ -253,5 +253,5 @@ fn a_prompt_that_meets_a_damaged_value_fails_alone() {
         text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.iter().map(|line| &line["index"]).collect::<Vec<_>>(), [0, 2]);
     let error = text(&output.stderr);
-    assert!(error.contains("prompt 1: ") && error.contains("not finite"), "{error}");
+    assert!(error.contains("prompts.jsonl: line 2: ") && error.contains("not finite"), "{error}");
 }

@@ -256,7 +256,7 @@ fn bad_prompts_from_outside_are_refused() {
     refuses(&mut run(&["--prompt-file", "/nonexistent/prompt"]), 2, &["/nonexistent/prompt"]);
     let file = folder.path().join("prompts");
     for (lines, words) in
-        [("\n", "holds no prompt"), ("{\"tone\": 1}", "line 1"), ("{\"token_ids\": [2, 9999]}", "prompt 0")]
+        [("\n", "holds no prompt"), ("{\"tone\": 1}", "line 1"), ("{\"token_ids\": [2, 9999]}", "line 1")]
     {
         fs::write(&file, lines).unwrap();
         refuses(run(&["--prompts-file"]).arg(&file), 2, &[words]);

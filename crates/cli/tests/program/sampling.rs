@@ -208,8 +208,19 @@ fn a_line_of_a_file_has_settings_of_its_own() {
             assert_eq!(got[field], alone[field], "{got}");
         }
     }
-    fs::write(file, line(", \"top_p\": 2")).unwrap();
-    refuses(&mut run(&["--prompts-file", file]), 2, &["prompt 0", "top_p is 2"]);
+    for (more, words) in [
+        (", \"top_p\": 2", "top_p is 2"),
+        (", \"top_p\": \"much\"", "`top_p`: invalid type: string \"much\""),
+        (", \"n\": 3, \"min_tokens\": 4", "min_tokens is 4"),
+        (", \"logit_bias\": {\"99999\": 1}", "token 99999 in logit_bias"),
+        (", \"seed\": 1, \"seed\": 2", "`seed` stands twice"),
+        (", \"logit_bias\": {\"7\": 1, \"7\": 2}", "`logit_bias`: `7` stands twice"),
+    ] {
+        // Empty lines are no prompts, but lines.
+        fs::write(file, [&line(""), "\n", &line(more)].concat()).unwrap();
+        refuses(&mut run(&["--prompts-file", file]), 2, &["prompts.jsonl: line 3: ", words]);
+        refuses(&mut run(&["--prompts-file", file, "--choices", "2"]), 2, &["prompts.jsonl: line 3", words]);
+    }
 }
 
 #[test]
