@@ -207,7 +207,7 @@ mod tests {
             ("{\"prompt\": \"a\", \"tone\": 1}", "tone"),
             ("{\"prompt\": 1}", "`prompt`: invalid type"),
             ("{\"prompt\": \"a\", \"n\": -1}", "`n`: invalid value"),
-            ("{\"prompt\": \"a\", \"top_p\": \"much\"}", "`top_p`: invalid type"),
+            ("{\"prompt\": \"a\", \"top_p\": \"much\"}", "`top_p`: `\"much\"` is not a number"),
             ("{\"prompt\": \"a\", \"n\": 1, \"prompt\": \"b\"}", "`prompt` stands twice"),
             ("{\"prompt\": \"a\", \"top_k\": 1, \"top_k\": 1}", "`top_k` stands twice"),
             ("plain", "expected value"),

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::iter;
+use std::str::FromStr;
 
 use clap::ValueEnum;
-use paceline::{Distribution, LogprobOptions, SamplingOptions, TokenId};
+use paceline::{Distribution, LogprobOptions, NumberError, SamplingOptions, TokenId, parse_number};
 use paceline_checkpoint::GenerationConfig;
 use serde::de::value::MapDeserializer;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use crate::json_map::UniqueKeys;
@@ -20,7 +21,7 @@ use crate::prompts::{TokenIds, parse_ids, without_place};
 pub(crate) struct SamplingArgs {
     /// Draw tokens from the softmax of logits over T; 0, which it is if nothing is said, takes the most likely token each time
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
-    temperature: Option<f32>,
+    temperature: Option<Number>,
     /// Take temperature, filters and penalty from the model's generation_config.json where no option says otherwise
     #[arg(long)]
     sample: bool,
@@ -32,22 +33,22 @@ pub(crate) struct SamplingArgs {
     top_k: Option<usize>,
     /// Draw from the most likely tokens that have probability P together; 1: from all
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
-    top_p: Option<f32>,
+    top_p: Option<Number>,
     /// Draw from tokens at least P times as likely as the most likely one; 0: from all
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
-    min_p: Option<f32>,
+    min_p: Option<Number>,
     /// Draw from the tokens of nearly expected surprise that have probability P together; 1: from all
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
-    typical_p: Option<f32>,
+    typical_p: Option<Number>,
     /// Divide positive logits of tokens that prompt or output has by X, multiply negative ones; 1: no penalty
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
-    repetition_penalty: Option<f32>,
+    repetition_penalty: Option<Number>,
     /// Subtract X from the logits of tokens that the output has
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
-    presence_penalty: Option<f32>,
+    presence_penalty: Option<Number>,
     /// Subtract X from the logit of a token for each time that the output has it
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
-    frequency_penalty: Option<f32>,
+    frequency_penalty: Option<Number>,
     /// Add B to the logit of token ID
     #[arg(long, value_name = "ID=B,...", value_parser = parse_logit_bias)]
     logit_bias: Option<LogitBias>,
@@ -62,13 +63,32 @@ pub(crate) struct SamplingArgs {
     allowed_tokens: Option<TokenIds>,
 }
 
+/// A number of the sampling, read from its text: JSON's own numbers have become 0 where they were too small.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Number(f32);
+
+impl FromStr for Number {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse_number(text).map(Number).map_err(|error| format!("`{text}` {error}"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = Box::<RawValue>::deserialize(from)?;
+        text.get().parse().map_err(serde::de::Error::custom)
+    }
+}
+
 /// Biases of tokens, each named once.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(from = "UniqueKeys<u32, f32>")]
-struct LogitBias(BTreeMap<u32, f32>);
+#[serde(from = "UniqueKeys<u32, Number>")]
+struct LogitBias(BTreeMap<u32, Number>);
 
-impl From<UniqueKeys<u32, f32>> for LogitBias {
-    fn from(UniqueKeys(pairs): UniqueKeys<u32, f32>) -> Self {
+impl From<UniqueKeys<u32, Number>> for LogitBias {
+    fn from(UniqueKeys(pairs): UniqueKeys<u32, Number>) -> Self {
         LogitBias(pairs.into_iter().collect())
     }
 }
@@ -80,7 +100,11 @@ fn parse_logit_bias(word: &str) -> Result<LogitBias, String> {
             || format!("`{pair}` is no bias; expected ID=B with commas between, such as 7=-100,9=2.5");
         let (id, bias) = pair.split_once('=').ok_or_else(wrong)?;
         let id = id.trim().parse().map_err(|_| wrong())?;
-        if biases.insert(id, bias.trim().parse().map_err(|_| wrong())?).is_some() {
+        let bias = match parse_number(bias.trim()) {
+            Err(NumberError::NotANumber) => return Err(wrong()),
+            bias => bias.map_err(|error| format!("`{pair}`: the bias {error}"))?,
+        };
+        if biases.insert(id, Number(bias)).is_some() {
             return Err(format!("token {id} has two biases; expected one for each token"));
         }
     }
@@ -118,21 +142,22 @@ impl SamplingArgs {
     pub(crate) fn options(&self, generation: &GenerationConfig) -> SamplingOptions {
         let usual =
             if self.sample { SamplingOptions::of_checkpoint(generation) } else { SamplingOptions::default() };
+        let number = |said: Option<Number>, usual| said.map_or(usual, |Number(number)| number);
         let ids = |ids: &TokenIds| ids.0.iter().copied().map(TokenId).collect::<Vec<_>>();
         SamplingOptions {
-            temperature: self.temperature.unwrap_or(usual.temperature),
+            temperature: number(self.temperature, usual.temperature),
             top_k: self.top_k.unwrap_or(usual.top_k),
-            top_p: self.top_p.unwrap_or(usual.top_p),
-            min_p: self.min_p.unwrap_or(usual.min_p),
-            typical_p: self.typical_p.unwrap_or(usual.typical_p),
-            repetition_penalty: self.repetition_penalty.unwrap_or(usual.repetition_penalty),
-            presence_penalty: self.presence_penalty.unwrap_or(usual.presence_penalty),
-            frequency_penalty: self.frequency_penalty.unwrap_or(usual.frequency_penalty),
+            top_p: number(self.top_p, usual.top_p),
+            min_p: number(self.min_p, usual.min_p),
+            typical_p: number(self.typical_p, usual.typical_p),
+            repetition_penalty: number(self.repetition_penalty, usual.repetition_penalty),
+            presence_penalty: number(self.presence_penalty, usual.presence_penalty),
+            frequency_penalty: number(self.frequency_penalty, usual.frequency_penalty),
             logit_bias: self
                 .logit_bias
                 .iter()
                 .flat_map(|of| &of.0)
-                .map(|(&id, &b)| (TokenId(id), b))
+                .map(|(&id, &Number(bias))| (TokenId(id), bias))
                 .collect(),
             suppress: self.suppress_tokens.as_ref().map(ids).unwrap_or_default(),
             allowed: self.allowed_tokens.as_ref().map(ids),
@@ -275,7 +300,10 @@ mod tests {
     fn a_wrong_field_is_named() {
         for (json, part) in [
             (r#"{"temprature": 1}"#, "unknown field"),
-            (r#"{"top_p": "much"}"#, "\"much\""),
+            (r#"{"top_p": "much"}"#, "`\"much\"` is not a number"),
+            (r#"{"temperature": 1e-400}"#, "`1e-400` is not 0"),
+            (r#"{"temperature": 1e-50}"#, "`1e-50` is not 0"),
+            (r#"{"logit_bias": {"7": 1e-400}}"#, "`1e-400` is not 0"),
             (r#"{"top_k": -1}"#, "-1"),
             (r#"{"seed": 1.5}"#, "1.5"),
             (r#"{"sample": 1}"#, "a boolean"),
@@ -293,10 +321,15 @@ mod tests {
     #[test]
     fn biases_are_pairs_with_commas() {
         let got = parse_logit_bias("7=-100, 9=2.5").unwrap();
-        assert_eq!(got.0.into_iter().collect::<Vec<_>>(), [(7, -100.0), (9, 2.5)]);
-        for (word, part) in
-            [("", "``"), ("7", "`7`"), ("x=1", "`x=1`"), ("7=y", "`7=y`"), ("7=1,7=2", "token 7")]
-        {
+        assert_eq!(got.0.into_iter().collect::<Vec<_>>(), [(7, Number(-100.0)), (9, Number(2.5))]);
+        for (word, part) in [
+            ("", "``"),
+            ("7", "`7`"),
+            ("x=1", "`x=1`"),
+            ("7=y", "`7=y`"),
+            ("7=1,7=2", "token 7"),
+            ("7=1e-99", "`7=1e-99`"),
+        ] {
             let error = parse_logit_bias(word).unwrap_err();
             assert!(error.contains(part), "{word}: {error}");
         }

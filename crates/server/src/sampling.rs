@@ -314,6 +314,7 @@ mod tests {
             (r#"{"stop": ["a", 5]}"#, "stop"),
             (r#"{"stop": ""}"#, "stop"),
             (r#"{"temperature": "hot"}"#, "temperature"),
+            (r#"{"temperature": 1e-400}"#, "temperature"),
             (r#"{"top_k": -2}"#, "top_k"),
             (r#"{"seed": "x"}"#, "seed"),
             (r#"{"seed": 1.5}"#, "seed"),

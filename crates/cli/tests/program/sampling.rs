@@ -210,7 +210,8 @@ fn a_line_of_a_file_has_settings_of_its_own() {
     }
     for (more, words) in [
         (", \"top_p\": 2", "top_p is 2"),
-        (", \"top_p\": \"much\"", "`top_p`: invalid type: string \"much\""),
+        (", \"top_p\": \"much\"", "`top_p`: `\"much\"` is not a number"),
+        (", \"temperature\": 1e-400", "`temperature`: `1e-400` is not 0"),
         (", \"n\": 3, \"min_tokens\": 4", "min_tokens is 4"),
         (", \"logit_bias\": {\"99999\": 1}", "token 99999 in logit_bias"),
         (", \"seed\": 1, \"seed\": 2", "`seed` stands twice"),
@@ -225,10 +226,13 @@ fn a_line_of_a_file_has_settings_of_its_own() {
 
 #[test]
 fn what_cannot_be_is_refused_by_name() {
-    let cases: [(&[&str], &[&str]); 22] = [
+    let cases: [(&[&str], &[&str]); 24] = [
         (&["--temperature", "-1"], &["temperature is -1", "0, or"]),
         (&["--temperature", "nan"], &["temperature is NaN"]),
         (&["--temperature", "warm"], &["--temperature", "warm"]),
+        // Neither is what 0 is: greedy.
+        (&["--temperature", "1e-400"], &["--temperature", "`1e-400` is not 0"]),
+        (&["--temperature", "1e-50"], &["--temperature", "`1e-50` is not 0"]),
         (&["--top-p", "1.5"], &["top_p is 1.5", "0 to 1"]),
         (&["--top-p", "-0.1"], &["top_p is -0.1"]),
         (&["--top-k", "-1"], &["--top-k", "-1"]),
