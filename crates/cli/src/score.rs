@@ -202,8 +202,13 @@ impl Text {
         let n_bos = usize::from(self.bos.is_some());
         // Without a BOS token the first one of a window has nothing before it.
         let (most, room) = (context.saturating_sub(1), context.saturating_sub(n_bos));
+        if most == 0 {
+            return Err(Failure::bad_input(format!(
+                "windows of {context} token have none that follows another, so nothing can be scored; expected --context 2 or more"
+            )));
+        }
         let stride = stride.unwrap_or(most.div_ceil(2));
-        if most == 0 || stride > most {
+        if stride > most {
             return Err(Failure::bad_input(format!(
                 "windows of {context} tokens score at most {most} after the first; --stride is {stride}, expected 1 to {most}"
             )));

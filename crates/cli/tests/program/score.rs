@@ -102,7 +102,11 @@ fn what_cannot_be_scored_is_refused() {
         command.arg("score").arg(&file).args(args);
         command
     };
-    refuses(&mut score(&["--context", "1"]), 2, &["windows of 1"]);
+    for stride in [&[][..], &["--stride", "1"]] {
+        let words = ["windows of 1 token have none that follows another", "expected --context 2"];
+        refuses(score(&["--context", "1"]).args(stride), 2, &words);
+    }
+    refuses(&mut score(&["--context", "2", "--stride", "2"]), 2, &["--stride is 2", "expected 1 to 1"]);
     refuses(&mut score(&["--context", "8", "--stride", "8"]), 2, &["--stride is 8", "1 to 7"]);
     refuses(&mut score(&["--context", "100000"]), 2, &["context", "2048"]);
     refuses(paceline().arg("score"), 2, &["FILE"]);
