@@ -37,6 +37,14 @@ impl Failure {
         }
     }
 
+    /// What it says; nothing where nobody would hear it.
+    pub(crate) fn message(&self) -> &str {
+        match self {
+            Failure::Failed(message) | Failure::BadInput(message) => message,
+            Failure::ReaderGone => "",
+        }
+    }
+
     /// An error of writing to standard output.
     pub(crate) fn output(error: io::Error) -> Self {
         match error.kind() {

@@ -32,7 +32,8 @@ const USUAL_CONTEXT: usize = 8192;
 /// Talks with a model, turn by turn
 ///
 /// A line is a message. `"""` begins one of several lines and `"""` ends it. /help lists commands. Ctrl-C stops an answer, Ctrl-D
-/// leaves. From a pipe or a file it reads the same, and writes the answers alone to standard output.
+/// leaves. From a pipe or a file it reads the same, and writes the answers alone to standard output; where a message gets none,
+/// it says so on standard error, goes on, and fails in the end.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -75,9 +76,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         interrupt::install()?;
         let origin = folder.origin().display();
         note(&format!("{origin} answers; /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves"));
-        talk(&mut session, &mut Terminal::new()?, OnError::GoOn)
+        talk(&mut session, &mut Terminal::new()?, Audience::Person)
     } else {
-        talk(&mut session, &mut Piped::new(io::stdin().lock()), OnError::End)
+        talk(&mut session, &mut Piped::new(io::stdin().lock()), Audience::Program)
     }
 }
 
@@ -101,17 +102,18 @@ fn load(args: &Args, folder: &ModelFolder, tokenizer: &Arc<Tokenizer>) -> Result
     loading.run()
 }
 
-/// What follows a turn that failed.
+/// Who has to hear of a message that got no answer. In either case the next one may do better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum OnError {
-    /// It is said, and the next turn may do better: a person is there.
-    GoOn,
-    /// It ends the program.
-    End,
+enum Audience {
+    /// Reads what is said.
+    Person,
+    /// Looks at the exit code.
+    Program,
 }
 
 /// Takes entries until there are no more.
-fn talk(session: &mut Session<'_>, input: &mut dyn Input, on_error: OnError) -> Result<(), Failure> {
+fn talk(session: &mut Session<'_>, input: &mut dyn Input, audience: Audience) -> Result<(), Failure> {
+    let mut unanswered = Unanswered::default();
     loop {
         let text = match input.next()? {
             Entry::Text(text) => text,
@@ -119,26 +121,48 @@ fn talk(session: &mut Session<'_>, input: &mut dyn Input, on_error: OnError) -> 
                 note("/exit or Ctrl-D leaves");
                 continue;
             }
-            Entry::End => return Ok(()),
+            Entry::End => break,
         };
-        let done = match Command::parse(&text) {
-            Some(Command::Exit) => return Ok(()),
-            Some(command) => {
-                obey(session, command);
-                Ok(())
-            }
-            None if text.trim().is_empty() => Ok(()),
+        match Command::parse(&text) {
+            Some(Command::Exit) => break,
+            Some(command) => obey(session, command),
+            None if text.trim().is_empty() => {}
             None => {
                 let answering = Answering::begin();
-                session.turn(&text, &mut write, &|| answering.is_stopped())
+                unanswered.n_messages += 1;
+                match (session.turn(&text, &mut write, &|| answering.is_stopped()), audience) {
+                    (Ok(()), _) => {}
+                    (Err(Failure::ReaderGone), _) => return Err(Failure::ReaderGone),
+                    (Err(failure), Audience::Person) => drop(failure.report()),
+                    (Err(failure), Audience::Program) => unanswered.add(failure),
+                }
             }
-        };
-        match done {
-            Err(Failure::ReaderGone) => return Err(Failure::ReaderGone),
-            // The exit code is for programs.
-            Err(failure) if on_error == OnError::GoOn => drop(failure.report()),
-            done => done?,
         }
+    }
+    unanswered.result()
+}
+
+/// Messages without an answer, for the exit code.
+#[derive(Debug, Default)]
+struct Unanswered {
+    /// All messages up to now.
+    n_messages: usize,
+    n_failed: usize,
+    first: Option<Failure>,
+}
+
+impl Unanswered {
+    /// The newest message is one.
+    fn add(&mut self, failure: Failure) {
+        let failure = failure.within(format!("message {}", self.n_messages));
+        note(failure.message());
+        self.n_failed += 1;
+        self.first.get_or_insert(failure);
+    }
+
+    fn result(self) -> Result<(), Failure> {
+        let Some(first) = self.first else { return Ok(()) };
+        Err(first.within(format!("{} of {} messages got no answer", self.n_failed, self.n_messages)))
     }
 }
 

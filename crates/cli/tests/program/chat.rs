@@ -52,10 +52,29 @@ fn unknown_commands_are_said_to_be_none() {
 }
 
 #[test]
-fn what_cannot_be_answered_ends_it() {
-    let output = with_stdin(paceline().args(["chat", "--context", "32"]), "word ".repeat(50).as_bytes());
-    assert_eq!(output.status.code(), Some(2));
-    assert!(error_line(&output, "chat").contains("the context holds 32"));
+fn a_message_without_an_answer_is_named_and_the_next_one_goes_on() {
+    let question = "What is the capital of France?\n";
+    let long = format!("{}\n", "word ".repeat(50));
+    for (end, code) in [("", Some(2)), ("/exit\n", Some(2))] {
+        let input = [question, &long, "/reset\n", &long, question, end].concat();
+        let output = with_stdin(paceline().args(["chat", "--context", "32"]), input.as_bytes());
+        assert_eq!(output.status.code(), code);
+        assert_eq!(text(&output.stdout), "The capital of France is Paris.\n".repeat(2));
+        let lines = text(&output.stderr);
+        let lines: Vec<_> = lines.lines().filter(|line| line.contains("the context holds 32")).collect();
+        for (line, start) in lines.iter().zip([
+            "note: message 2: the conversation has",
+            "note: message 3: ",
+            "error: 2 of 4 messages got no answer: message 2: ",
+        ]) {
+            assert!(line.starts_with(start), "{line}");
+        }
+        assert_eq!(lines.len(), 3);
+    }
+}
+
+#[test]
+fn what_cannot_be_read_ends_it() {
     let output = with_stdin(paceline().arg("chat"), b"\"\"\"never\nclosed\n");
     assert_eq!(output.status.code(), Some(2));
     assert!(error_line(&output, "chat").contains("ends within a message"));
