@@ -231,6 +231,13 @@ fn a_folder_has_its_template_in_one_of_two_files() {
     let error = files(&[("tokenizer_config.json", unnamed)]).unwrap_err().to_string();
     assert!(error.contains("none of its templates is called `default`"), "{error}");
     assert!(files(&[("chat_template.jinja", "{% if %}")]).is_err());
+    // One that says nothing is no template, and one in the other file is not taken for it.
+    for empty in ["", " \n\t"] {
+        let error = files(&[one, ("chat_template.jinja", empty)]).unwrap_err().to_string();
+        assert!(error.starts_with("toy/chat_template.jinja: ") && error.contains("it is empty"), "{error}");
+    }
+    let error = files(&[("tokenizer_config.json", r#"{"chat_template": ""}"#)]).unwrap_err().to_string();
+    assert!(error.starts_with("toy/tokenizer_config.json: ") && error.contains("it is empty"), "{error}");
     let config = [("config.json", b"{}".to_vec()), ("chat_template.jinja", vec![0xff])];
     assert!(ModelFolder::from_files("toy", config).unwrap().chat_template().is_err());
 }

@@ -278,6 +278,7 @@ fn templates_that_raise_loop_or_are_wrong_are_refused() {
         ("{{ raise_exception('no users here') }}", "no users here"),
         ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "steps"),
         ("{% if %}", "chat_template.jinja"),
+        ("", "chat_template.jinja: chat template fails: it is empty"),
     ] {
         let folder = tiny_with(&[("chat_template.jinja", template)]);
         refuses(&mut run_in(folder.path(), &["-p", "x"]), 2, &[words]);
