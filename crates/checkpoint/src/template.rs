@@ -206,7 +206,9 @@ fn check_limits(source: &str) -> Result<(), String> {
     }
     if source.trim().is_empty() {
         // It would render every conversation to nothing at all.
-        return Err("it is empty; expected a template, or no template at all where the model has none".to_owned());
+        return Err(
+            "it is empty; expected a template, or no template at all where the model has none".to_owned()
+        );
     }
     match overlong_tag(source) {
         Some(line) => Err(format!("the tag in line {line} has more than {MAX_TAG_BYTES} bytes of code")),

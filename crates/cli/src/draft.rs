@@ -1,6 +1,6 @@
 //! Drafters, in arguments.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use paceline::drafters::{AssistantConventions, DraftBlock, DraftHidden, DraftPosition, NgramLengths};
@@ -16,7 +16,7 @@ use crate::made_up::MadeUpArgs;
 pub(crate) struct DrafterArgs {
     /// Drafter: folder or hub id of an assistant, of a DFlash drafter or of a smaller model with the same vocabulary; `tiny` and
     /// `tiny-dflash` for those of the built-in model, `ngram` for what stood in the text before, or `none`. Several with commas between: the first
-    /// that proposes something is taken, round by round. Changes the speed, never the text
+    /// that proposes something is taken, round by round; commas of a folder that exists are its own. Changes the speed, never the text
     #[arg(long, value_name = "D[,D...]", value_parser = DraftArg::parse)]
     draft: Option<DraftArg>,
     #[command(flatten)]
@@ -159,7 +159,7 @@ impl DraftArg {
             return Ok(DraftArg(Vec::new()));
         }
         let mut words: Vec<DraftWord> = Vec::new();
-        for word in argument.split(',') {
+        for word in split(argument) {
             let word = match word {
                 "" => {
                     return Err(
@@ -179,6 +179,21 @@ impl DraftArg {
         }
         Ok(DraftArg(words))
     }
+}
+
+/// The words between the commas. As long a part as is the path of a folder is one word, whatever commas it has.
+fn split(argument: &str) -> Vec<&str> {
+    let mut words = Vec::new();
+    let mut rest = Some(argument);
+    while let Some(from) = rest {
+        let commas: Vec<_> = from.match_indices(',').map(|(at, _)| at).collect();
+        let mut ends = commas.iter().copied().skip(1).chain((!commas.is_empty()).then_some(from.len())).rev();
+        let end = ends.find(|&end| Path::new(&from[..end]).is_dir());
+        let end = end.or(commas.first().copied()).unwrap_or(from.len());
+        words.push(&from[..end]);
+        rest = from.get(end + 1..);
+    }
+    words
 }
 
 /// Lengths of n-grams, in arguments.
@@ -279,6 +294,26 @@ impl From<ConventionArgs> for AssistantConventions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commas_of_a_folder_that_exists_are_its_own() {
+        let place = tempfile::tempdir().unwrap();
+        let path = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
+        for name in ["a,b", "a,b,c", "d"] {
+            std::fs::create_dir(path(name)).unwrap();
+        }
+        let (ab, abc, d, e) = (path("a,b"), path("a,b,c"), path("d"), path("e"));
+        for (argument, words) in [
+            (abc.clone(), vec![&abc[..]]),
+            (format!("{ab},ngram,{d}"), vec![&ab, "ngram", &d]),
+            (format!("ngram,{abc},{ab},tiny"), vec!["ngram", &abc, &ab, "tiny"]),
+            // Folders that are not there are names between commas.
+            (format!("{d},{e},f"), vec![&d, &e, "f"]),
+            (format!("{e},f,{d},"), vec![&e, "f", &d, ""]),
+        ] {
+            assert_eq!(split(&argument), words, "{argument}");
+        }
+    }
 
     #[test]
     fn lists_keep_their_order_and_bad_ones_are_refused() {
