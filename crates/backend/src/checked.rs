@@ -4,9 +4,9 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::delegate::{delegate_load_and_peek, delegate_slots};
+use crate::delegate::delegate;
 use crate::row_values::{place, row_values, written};
-use crate::{Backend, Buf, Mark, Op, OpOperands, Pass, Rows, SlotId, SlotInit, SlotReport};
+use crate::{Backend, Buf, Mark, Op, OpOperands, Pass, Rows};
 
 /// The first value that depended on its company.
 #[derive(Clone, Debug, PartialEq)]
@@ -142,16 +142,7 @@ impl<B: Backend> Checked<B> {
 }
 
 impl<B: Backend> Backend for Checked<B> {
-    delegate_load_and_peek!();
-    delegate_slots!();
-
-    fn open(&mut self, slot: SlotId, init: SlotInit) {
-        self.inner.open(slot, init);
-    }
-
-    fn collect(&mut self, slot: SlotId) -> SlotReport {
-        self.inner.collect(slot)
-    }
+    delegate!(load_and_peek, open, close, put_blocks, put_drafts, truncate, collect);
 
     fn begin(&mut self, pass: &Pass) {
         self.op_index = 0;

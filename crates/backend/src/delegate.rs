@@ -1,8 +1,14 @@
 //! Forwarding of the calls that a wrapper does not look at.
 
-/// Writes the methods of [`crate::Backend`] that pass straight to `self.inner`.
-macro_rules! delegate_load_and_peek {
-    () => {
+/// Writes the named methods of [`crate::Backend`], which pass straight to `self.inner`. `load_and_peek` are those that no wrapper looks at.
+macro_rules! delegate {
+    ($($method:ident),+) => {
+        $(crate::delegate::delegate_one!($method);)+
+    };
+}
+
+macro_rules! delegate_one {
+    (load_and_peek) => {
         fn info(&self) -> crate::BackendInfo {
             self.inner.info()
         }
@@ -79,14 +85,17 @@ macro_rules! delegate_load_and_peek {
             self.inner.peek_tokens(slot)
         }
     };
-}
-
-/// Writes those that hand a slot's state in and out, but for [`crate::Backend::open`] and [`crate::Backend::collect`].
-macro_rules! delegate_slots {
-    () => {
+    (open) => {
+        fn open(&mut self, slot: crate::SlotId, init: crate::SlotInit) {
+            self.inner.open(slot, init);
+        }
+    };
+    (close) => {
         fn close(&mut self, slot: crate::SlotId) {
             self.inner.close(slot);
         }
+    };
+    (put_blocks) => {
         fn put_blocks(
             &mut self,
             slot: crate::SlotId,
@@ -96,13 +105,32 @@ macro_rules! delegate_slots {
         ) {
             self.inner.put_blocks(slot, group, first, blocks);
         }
+    };
+    (put_drafts) => {
         fn put_drafts(&mut self, slot: crate::SlotId, drafts: &[crate::TokenId]) {
             self.inner.put_drafts(slot, drafts);
         }
+    };
+    (truncate) => {
         fn truncate(&mut self, slot: crate::SlotId, len: usize) {
             self.inner.truncate(slot, len);
         }
     };
+    (collect) => {
+        fn collect(&mut self, slot: crate::SlotId) -> crate::SlotReport {
+            self.inner.collect(slot)
+        }
+    };
+    (begin) => {
+        fn begin(&mut self, pass: &crate::Pass) {
+            self.inner.begin(pass);
+        }
+    };
+    (mark) => {
+        fn mark(&mut self, mark: crate::Mark, buf: crate::Buf, rows: crate::Rows) {
+            self.inner.mark(mark, buf, rows);
+        }
+    };
 }
 
-pub(crate) use {delegate_load_and_peek, delegate_slots};
+pub(crate) use {delegate, delegate_one};

@@ -1,7 +1,7 @@
 //! A backend on which a target's own choice is a draft: so a whole model can draft for another one, by the line of ops that it is.
 
-use crate::delegate::{delegate_load_and_peek, delegate_slots};
-use crate::{Backend, Buf, Mark, Op, Pass, Rows, SlotId, SlotInit, SlotReport};
+use crate::delegate::delegate;
+use crate::{Backend, Op, Rows};
 
 /// Wraps a backend for one pass of a drafter: [`Op::Choose`] becomes [`Op::ChooseDraft`].
 pub struct DraftChoice<'a> {
@@ -17,27 +17,10 @@ impl<'a> DraftChoice<'a> {
 }
 
 impl Backend for DraftChoice<'_> {
-    delegate_load_and_peek!();
-    delegate_slots!();
-
-    fn open(&mut self, slot: SlotId, init: SlotInit) {
-        self.inner.open(slot, init);
-    }
-
-    fn collect(&mut self, slot: SlotId) -> SlotReport {
-        self.inner.collect(slot)
-    }
-
-    fn begin(&mut self, pass: &Pass) {
-        self.inner.begin(pass);
-    }
+    delegate!(load_and_peek, open, close, put_blocks, put_drafts, truncate, collect, begin, mark);
 
     fn run(&mut self, op: &Op, rows: Rows) {
         let &Op::Choose { logits, softcap, first_row } = op else { return self.inner.run(op, rows) };
         self.inner.run(&Op::ChooseDraft { logits, softcap, first_row, step: self.step as u32 }, rows);
-    }
-
-    fn mark(&mut self, mark: Mark, buf: Buf, rows: Rows) {
-        self.inner.mark(mark, buf, rows);
     }
 }

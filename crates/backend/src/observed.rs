@@ -1,7 +1,7 @@
 //! A backend that lets somebody look: after each op and at each value that a model names.
 
-use crate::delegate::delegate_load_and_peek;
-use crate::{Backend, Buf, KvBlockId, KvGroup, Mark, Op, Pass, Rows, SlotId, SlotInit, SlotReport, TokenId};
+use crate::delegate::delegate;
+use crate::{Backend, Buf, Mark, Op, Rows};
 
 /// Looks at what a model does, through the `peek` calls of [`Backend`].
 pub trait Observer: Send {
@@ -36,35 +36,7 @@ impl<B: Backend, O: Observer> Observed<B, O> {
 }
 
 impl<B: Backend, O: Observer> Backend for Observed<B, O> {
-    delegate_load_and_peek!();
-
-    fn open(&mut self, slot: SlotId, init: SlotInit) {
-        self.inner.open(slot, init);
-    }
-
-    fn close(&mut self, slot: SlotId) {
-        self.inner.close(slot);
-    }
-
-    fn put_blocks(&mut self, slot: SlotId, group: KvGroup, first: usize, blocks: &[KvBlockId]) {
-        self.inner.put_blocks(slot, group, first, blocks);
-    }
-
-    fn put_drafts(&mut self, slot: SlotId, drafts: &[TokenId]) {
-        self.inner.put_drafts(slot, drafts);
-    }
-
-    fn truncate(&mut self, slot: SlotId, len: usize) {
-        self.inner.truncate(slot, len);
-    }
-
-    fn collect(&mut self, slot: SlotId) -> SlotReport {
-        self.inner.collect(slot)
-    }
-
-    fn begin(&mut self, pass: &Pass) {
-        self.inner.begin(pass);
-    }
+    delegate!(load_and_peek, open, close, put_blocks, put_drafts, truncate, collect, begin);
 
     fn run(&mut self, op: &Op, rows: Rows) {
         self.inner.run(op, rows);

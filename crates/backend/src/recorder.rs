@@ -1,7 +1,7 @@
 //! A backend that lists what was asked of it: the op list of a pass, and every use of a door.
 
-use crate::delegate::delegate_load_and_peek;
-use crate::{Backend, Buf, KvBlockId, KvGroup, Mark, Op, Pass, Rows, SlotId, SlotInit, SlotReport, TokenId};
+use crate::delegate::delegate;
+use crate::{Backend, Buf, Mark, Op, Pass, Rows, SlotId, SlotReport, TokenId};
 
 /// The doors through which values pass between host and backend (see [`Backend`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,19 +61,7 @@ impl<B: Backend> Recorder<B> {
 }
 
 impl<B: Backend> Backend for Recorder<B> {
-    delegate_load_and_peek!();
-
-    fn open(&mut self, slot: SlotId, init: SlotInit) {
-        self.inner.open(slot, init);
-    }
-
-    fn close(&mut self, slot: SlotId) {
-        self.inner.close(slot);
-    }
-
-    fn put_blocks(&mut self, slot: SlotId, group: KvGroup, first: usize, blocks: &[KvBlockId]) {
-        self.inner.put_blocks(slot, group, first, blocks);
-    }
+    delegate!(load_and_peek, open, close, put_blocks);
 
     fn put_drafts(&mut self, slot: SlotId, drafts: &[TokenId]) {
         self.records.push(Record::Door(Door::PutDrafts));

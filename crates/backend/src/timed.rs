@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::delegate::{delegate_load_and_peek, delegate_slots};
-use crate::{Backend, Buf, Mark, Op, Pass, Rows, SlotId, SlotInit, SlotReport};
+use crate::delegate::delegate;
+use crate::{Backend, Op, Rows};
 
 /// Wraps a backend for one pass.
 pub struct Timed<'a> {
@@ -25,20 +25,7 @@ impl<'a> Timed<'a> {
 }
 
 impl Backend for Timed<'_> {
-    delegate_load_and_peek!();
-    delegate_slots!();
-
-    fn open(&mut self, slot: SlotId, init: SlotInit) {
-        self.inner.open(slot, init);
-    }
-
-    fn collect(&mut self, slot: SlotId) -> SlotReport {
-        self.inner.collect(slot)
-    }
-
-    fn begin(&mut self, pass: &Pass) {
-        self.inner.begin(pass);
-    }
+    delegate!(load_and_peek, open, close, put_blocks, put_drafts, truncate, collect, begin, mark);
 
     fn run(&mut self, op: &Op, rows: Rows) {
         if !matches!(op, Op::Choose { .. }) {
@@ -47,9 +34,5 @@ impl Backend for Timed<'_> {
         let start = (self.clock)();
         self.inner.run(op, rows);
         self.choosing += (self.clock)().saturating_sub(start);
-    }
-
-    fn mark(&mut self, mark: Mark, buf: Buf, rows: Rows) {
-        self.inner.mark(mark, buf, rows);
     }
 }

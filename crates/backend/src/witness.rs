@@ -13,7 +13,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::delegate::{delegate_load_and_peek, delegate_slots};
+use crate::delegate::delegate;
 use crate::row_values::row_values;
 use crate::{Backend, Buf, Mark, Op, OpOperands, Pass, RowSet, Rows, SlotId, SlotInit, SlotReport, TokenId};
 
@@ -229,8 +229,7 @@ impl<B: Backend> Witness<B> {
 }
 
 impl<B: Backend> Backend for Witness<B> {
-    delegate_load_and_peek!();
-    delegate_slots!();
+    delegate!(load_and_peek, close, put_blocks, put_drafts, truncate);
 
     fn open(&mut self, slot: SlotId, init: SlotInit) {
         let text = text_of(&self.stand.lock().prompts, &init.tokens);
