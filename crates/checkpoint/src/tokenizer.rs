@@ -1,6 +1,7 @@
 //! Text to tokens.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
@@ -161,16 +162,24 @@ impl Tokenizer {
         Err(Error::VocabularyMismatch { file: self.file.clone(), found, expected: n_model_tokens })
     }
 
-    /// The first token id that means something else in `other`, with its text here and there; `None` if every id is the same token in
-    /// both.
-    pub fn first_difference(&self, other: &Tokenizer) -> Option<VocabularyDifference> {
+    /// The first token id below `end` that means something else in `other`, with its text here and there; `None` if every such id is the
+    /// same token in both.
+    pub fn first_difference(&self, other: &Tokenizer, end: usize) -> Option<VocabularyDifference> {
         let by_id = |tokenizer: &Tokenizer| -> BTreeMap<u32, String> {
-            tokenizer.inner.get_vocab(true).into_iter().map(|(text, id)| (id, text)).collect()
+            let tokens = tokenizer.inner.get_vocab(true).into_iter();
+            tokens.filter(|&(_, id)| (id as usize) < end).map(|(text, id)| (id, text)).collect()
         };
         let (mut here, mut there) = (by_id(self), by_id(other));
         let differs = |id: &u32| here.get(id) != there.get(id);
         let id = here.keys().chain(there.keys()).copied().filter(differs).min()?;
         Some(VocabularyDifference { id, here: here.remove(&id), there: there.remove(&id) })
+    }
+
+    /// The first of these ids that is part of texts: a token, and not a special one.
+    pub fn first_of_texts(&self, ids: Range<usize>) -> Option<(u32, String)> {
+        let vocabulary = self.inner.get_vocab(true).into_iter();
+        let of_texts = vocabulary.filter(|&(_, id)| ids.contains(&(id as usize)) && !self.is_special(id));
+        of_texts.min_by_key(|&(_, id)| id).map(|(text, id)| (id, text))
     }
 
     /// What the token adds to a text.

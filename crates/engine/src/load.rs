@@ -142,6 +142,7 @@ pub fn load_parts(
     let options = paceline_models::LoadOptions {
         limits: limits.clone(),
         tap_layers: drafters.as_ref().map_or(&[], DraftersToBind::tap_layers),
+        vocab_size: None,
         inexact,
         progress: &mut |done| progress(done, description.n_layers),
     };

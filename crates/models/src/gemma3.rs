@@ -313,7 +313,9 @@ pub(crate) fn load(
     backend: &mut dyn Backend,
     options: &mut LoadOptions<'_>,
 ) -> Result<Gemma3, ModelError> {
-    let c = Config::parse(raw)?;
+    let mut c = Config::parse(raw)?;
+    let stored_vocab = c.vocab_size;
+    c.vocab_size = options.vocab_size.unwrap_or(stored_vocab);
     let limits = &options.limits;
     let (specs, places) = c.kv_layout();
     let mut kv_groups = Vec::with_capacity(specs.len());
@@ -326,7 +328,7 @@ pub(crate) fn load(
     let logits = backend.buffer(limits.logit_rows, c.vocab_size)?;
     let taps = Taps::new(options.tap_layers, (c.is_full.len(), c.hidden_size), limits.max_rows, backend)?;
     let mut from = WeightLoader { tensors: tensors.into_text()?, backend, inexact: options.inexact };
-    let (embedding, head) = embedding_and_head(&mut from, &c)?;
+    let (embedding, head) = embedding_and_head(&mut from, &c, stored_vocab)?;
     let mut layers = Vec::with_capacity(c.is_full.len());
     for (i, (&full, &(group, place))) in c.is_full.iter().zip(&places).enumerate() {
         let kv = KvLayer { group: kv_groups[group], layer: place as u32 };
@@ -366,16 +368,21 @@ pub(crate) fn load(
     })
 }
 
-fn embedding_and_head(from: &mut WeightLoader<'_>, c: &Config) -> Result<(Table, Matrix), ModelError> {
-    let shape = [c.vocab_size, c.hidden_size];
-    let embedding = from.rows("embed_tokens.weight", &shape)?;
+fn embedding_and_head(
+    from: &mut WeightLoader<'_>,
+    c: &Config,
+    stored_vocab: usize,
+) -> Result<(Table, Matrix), ModelError> {
+    let shape = [stored_vocab, c.hidden_size];
+    let embedding = from.rows("embed_tokens.weight", &shape)?.resized(c.vocab_size);
     let aliases: Vec<_> = c.placeholders.iter().map(|&id| (id, 0)).collect();
     if c.tied {
         from.tensors.discard("lm_head.weight");
         let head = from.matrix(&[&embedding], MatrixLayout::Plain)?;
         return Ok((from.backend.table(TableSource::Packed(head), &aliases)?, head));
     }
-    let head = from.linear("lm_head.weight", shape[0], shape[1])?;
+    let head = from.rows("lm_head.weight", &shape)?.resized(c.vocab_size);
+    let head = from.matrix(&[&head], MatrixLayout::Plain)?;
     Ok((from.backend.table(TableSource::Mapped(Arc::new(embedding)), &aliases)?, head))
 }
 

@@ -55,6 +55,8 @@ pub(crate) struct TensorRows {
     tensor: Tensor,
     first_element: usize,
     rows: usize,
+    /// Rows that there are in the tensor; those behind them are zeros.
+    stored: usize,
     columns: usize,
     inexact: Inexact,
 }
@@ -64,13 +66,19 @@ impl TensorRows {
     pub(crate) fn new(tensor: Tensor, inexact: Inexact) -> Self {
         let columns = tensor.shape().last().copied().unwrap_or(1);
         let rows = tensor.n_elements() / columns.max(1);
-        Self { tensor, first_element: 0, rows, columns, inexact }
+        Self { tensor, first_element: 0, rows, stored: rows, columns, inexact }
+    }
+
+    /// As many rows as asked for: the first ones, or all of these and zeros.
+    pub(crate) fn resized(self, rows: usize) -> Self {
+        Self { rows, ..self }
     }
 
     /// Rows `first .. first + rows` of these.
     pub(crate) fn part(&self, first: usize, rows: usize) -> Self {
-        assert!(first + rows <= self.rows, "rows {first}..{} of {}", first + rows, self.rows);
-        Self { first_element: self.first_element + first * self.columns, rows, ..self.clone() }
+        assert!(first + rows <= self.stored, "rows {first}..{} of {}", first + rows, self.stored);
+        let first_element = self.first_element + first * self.columns;
+        Self { first_element, rows, stored: rows, ..self.clone() }
     }
 
     /// Says that the backend has made of the tensor what it needs, so that loading does not hold a file's pages beside what they became.
@@ -89,6 +97,10 @@ impl RowSource for TensorRows {
     }
 
     fn read(&self, row: usize, out: &mut [bf16]) -> Result<(), SourceError> {
+        if row >= self.stored {
+            out.fill(bf16::ZERO);
+            return Ok(());
+        }
         self.tensor.copy_bf16(self.first_element + row * self.columns, out, self.inexact)?;
         Ok(())
     }

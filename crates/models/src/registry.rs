@@ -17,6 +17,9 @@ pub struct LoadOptions<'a> {
     pub limits: Limits,
     /// Layers after which a drafter reads the stream, in its order: each below [`Description::n_layers`].
     pub tap_layers: &'a [usize],
+    /// Tokens that the model shall have, whatever its config says: rows of its tables beyond them are left out, rows that it lacks are
+    /// zeros. For a model that drafts for one whose tables are padded to another length. `None`: as many as the config says.
+    pub vocab_size: Option<usize>,
     /// What to do with weights that bf16 cannot hold.
     pub inexact: Inexact,
     /// Called with the number of layers loaded so far.

@@ -27,7 +27,13 @@ fn open(folder: &ModelFolder) -> (Recorder<CpuBackend>, Box<dyn Target>) {
     };
     let options = CpuOptions { isa: Isa::best().0, threads: 1, activation: Activation::Bf16 };
     let mut backend = Recorder::new(CpuBackend::new(options).unwrap());
-    let options = LoadOptions { limits, tap_layers: &[], inexact: Inexact::Refuse, progress: &mut |_| () };
+    let options = LoadOptions {
+        limits,
+        tap_layers: &[],
+        vocab_size: None,
+        inexact: Inexact::Refuse,
+        progress: &mut |_| (),
+    };
     let target = load(folder.config(), folder.tensors().unwrap(), &mut backend, options).unwrap();
     (backend, target)
 }

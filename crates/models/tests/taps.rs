@@ -26,7 +26,8 @@ fn open(name: &str, tap_layers: &[usize]) -> (CpuBackend, Box<dyn Target>) {
     };
     let options = CpuOptions { isa: Isa::best().0, threads: 2, activation: Activation::F32 };
     let mut backend = CpuBackend::new(options).unwrap();
-    let options = LoadOptions { limits, tap_layers, inexact: Inexact::Refuse, progress: &mut |_| () };
+    let options =
+        LoadOptions { limits, tap_layers, vocab_size: None, inexact: Inexact::Refuse, progress: &mut |_| () };
     let target = load(folder.config(), folder.tensors().unwrap(), &mut backend, options).unwrap();
     (backend, target)
 }

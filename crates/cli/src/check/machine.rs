@@ -71,6 +71,7 @@ impl Machine {
         let options = LoadOptions {
             limits: limits.clone(),
             tap_layers: drafting.tap_layers,
+            vocab_size: None,
             inexact: Inexact::Refuse,
             progress: &mut |_| {},
         };

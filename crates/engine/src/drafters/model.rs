@@ -10,6 +10,10 @@
 //! this model did not draft for, and chunks of prompts, are read by it beside the target's pass ([`Drafter::settled`]), so it is
 //! never more than that one token behind. As with the target, rows of rejected drafts lie beyond `len`, where nobody looks,
 //! and a window of its own gives back no block that it will need.
+//!
+//! Tables are often padded, and a family's models to different lengths. The model is loaded with as many tokens as the target has: rows
+//! that it has beyond them are left out, so that it never proposes them; a token that it has no row for is read as zeros, which
+//! makes worse drafts behind it and nothing else. Such a token's logit is 0, so it is proposed only where all others are below.
 
 use paceline_backend::{Backend, DraftChoice, Pass, PassBuilder, SlotId, TokenId};
 use paceline_models::{OwnedGroup, Target};

@@ -120,27 +120,37 @@ impl<'a> ToBind<'a> {
 }
 
 /// Checks that a model's drafts are tokens of the target: by what the ids stand for where there are tokenizers, by their number alone
-/// where neither folder has one.
+/// where neither folder has one. With tokenizers the two may be padded to different lengths: what one has beyond the other may then
+/// be no token or a special one, but nothing that texts are made of.
 fn fit_model(folder: &ModelFolder, model: &Description, target: Fitting<'_>) -> Result<(), LoadError> {
     let misfit =
         |what: String| LoadError::DraftModel { folder: name(folder), target: name(target.folder), what };
     let text = |token: Option<String>| token.map_or("no token".to_owned(), |token| format!("`{token}`"));
+    let (own, targets) = (model.vocab_size, target.description.vocab_size);
+    let (both, all) = (own.min(targets), own.max(targets));
     match (folder.tokenizer()?, target.folder.tokenizer()?) {
-        (Some(own), Some(targets)) => {
-            if let Some(VocabularyDifference { id, here, there }) = own.first_difference(&targets) {
+        (Some(here), Some(there)) => {
+            if let Some(VocabularyDifference { id, here, there }) = here.first_difference(&there, both) {
                 let (here, there) = (text(here), text(there));
                 return Err(misfit(format!(
                     "token {id} is {here} in its tokenizer.json and {there} in the target's"
                 )));
             }
+            let beyond = here.first_of_texts(both..all).or_else(|| there.first_of_texts(both..all));
+            if let Some((id, token)) = beyond {
+                return Err(misfit(format!(
+                    "it has {own} tokens and the target {targets}, and token {id} is `{token}`, which is more than padding"
+                )));
+            }
         }
         (Some(_), None) => return Err(misfit("it has a tokenizer.json and the target has none".to_owned())),
         (None, Some(_)) => return Err(misfit("it has no tokenizer.json and the target has one".to_owned())),
+        (None, None) if own != targets => {
+            return Err(misfit(format!(
+                "it has {own} tokens and the target {targets}, and there is no tokenizer.json to compare them by"
+            )));
+        }
         (None, None) => {}
-    }
-    let (own, targets) = (model.vocab_size, target.description.vocab_size);
-    if own != targets {
-        return Err(misfit(format!("it has {own} tokens and the target {targets}")));
     }
     if target.context > model.max_positions {
         let (context, positions) = (target.context, model.max_positions);
@@ -255,6 +265,8 @@ impl<'a> DraftersToBind<'a> {
                             ..limits.clone()
                         },
                         tap_layers: &[],
+                        // So it proposes what the target has, and reads a token that it lacks as zeros.
+                        vocab_size: Some(to.target.description().vocab_size),
                         inexact,
                         progress: &mut |_| {},
                     };

@@ -53,3 +53,30 @@ pub(crate) fn add_tensors(weights: &mut Vec<u8>, tensors: &[(&str, &str, Vec<usi
     text.resize(text.len().next_multiple_of(8), b' ');
     *weights = [&(text.len() as u64).to_le_bytes()[..], &text, &values].concat();
 }
+
+/// Cuts a tensor to its first rows, or adds to them what `row` makes of the first ones.
+pub(crate) fn resize_rows(weights: &mut Vec<u8>, tensor: &str, rows: usize, row: fn(&[u8]) -> Vec<u8>) {
+    let data = 8 + u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&weights[8..data]).unwrap();
+    let (mut all, mut values) = (serde_json::Map::new(), Vec::new());
+    for (name, entry) in header.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__") {
+        let mut bytes = bytes_of(weights, name).to_vec();
+        let mut entry = entry.clone();
+        if name == tensor {
+            let old = entry["shape"][0].as_u64().unwrap() as usize;
+            let width = bytes.len() / old;
+            bytes.truncate(rows * width);
+            for i in 0..rows.saturating_sub(old) {
+                let made = row(&bytes[i * width..(i + 1) * width]);
+                bytes.extend(made);
+            }
+            entry["shape"][0] = rows.into();
+        }
+        entry["data_offsets"] = serde_json::json!([values.len(), values.len() + bytes.len()]);
+        values.extend(bytes);
+        all.insert(name.clone(), entry);
+    }
+    let mut text = Value::Object(all).to_string().into_bytes();
+    text.resize(text.len().next_multiple_of(8), b' ');
+    *weights = [&(text.len() as u64).to_le_bytes()[..], &text, &values].concat();
+}

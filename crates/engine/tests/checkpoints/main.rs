@@ -9,6 +9,7 @@ mod dflash_context;
 mod draft_model;
 mod files;
 mod oracles;
+mod padded;
 mod preempted;
 mod sampled;
 mod setup;

@@ -24,7 +24,9 @@ pub(crate) fn load(
     backend: &mut dyn Backend,
     options: &mut LoadOptions<'_>,
 ) -> Result<Gemma4, ModelError> {
-    let config = Gemma4Config::parse(raw)?;
+    let mut config = Gemma4Config::parse(raw)?;
+    let stored_vocab = config.vocab_size;
+    config.vocab_size = options.vocab_size.unwrap_or(stored_vocab);
     let limits = &options.limits;
     let (specs, places) = config.kv_layout();
     let mut kv_groups = Vec::with_capacity(specs.len());
@@ -33,6 +35,7 @@ pub(crate) fn load(
     }
     let loader = Loader {
         config: &config,
+        stored_vocab,
         from: WeightLoader {
             tensors: tensors.into_text()?,
             backend: &mut *backend,

@@ -74,6 +74,8 @@ pub(super) struct PerLayerGate {
 /// Takes tensors and gives handles.
 pub(super) struct Loader<'a> {
     pub config: &'a Gemma4Config,
+    /// Tokens that the checkpoint's tables have; the config says how many the model shall have.
+    pub stored_vocab: usize,
     pub from: WeightLoader<'a>,
     /// Called with the number of layers loaded.
     pub progress: &'a mut dyn FnMut(usize),
@@ -83,8 +85,8 @@ impl Loader<'_> {
     /// Loads everything and refuses tensors that nobody took.
     pub(super) fn load(mut self, kv_groups: &[KvGroup]) -> Result<Weights, ModelError> {
         let c = self.config;
-        let (v, h) = (c.vocab_size, c.hidden_size);
-        let embedding = self.from.rows("embed_tokens.weight", &[v, h])?;
+        let (v, h) = (self.stored_vocab, c.hidden_size);
+        let embedding = self.from.rows("embed_tokens.weight", &[v, h])?.resized(c.vocab_size);
         let (embedding, head) = self.embedding_and_head(embedding)?;
         let per_layer = self.per_layer()?;
         let ropes = [c.rope_sliding, c.rope_full].map(|spec| spec.map(|spec| self.from.backend.rope(spec)));
@@ -110,7 +112,8 @@ impl Loader<'_> {
             let head = self.from.matrix(&[&embedding], MatrixLayout::Plain)?;
             return Ok((self.from.backend.table(TableSource::Packed(head), &aliases)?, head));
         }
-        let head = self.from.rows("lm_head.weight", &[c.vocab_size, c.hidden_size])?;
+        let head = self.from.rows("lm_head.weight", &[self.stored_vocab, c.hidden_size])?;
+        let head = head.resized(c.vocab_size);
         let head = self.from.matrix(&[&head], MatrixLayout::Plain)?;
         Ok((self.from.backend.table(TableSource::Mapped(Arc::new(embedding)), &aliases)?, head))
     }
@@ -122,6 +125,8 @@ impl Loader<'_> {
             return Ok(None);
         }
         let table = self.from.rows("embed_tokens_per_layer.weight", &[c.per_layer_vocab, total])?;
+        let n_missing = c.vocab_size.saturating_sub(self.stored_vocab);
+        let table = table.resized(c.per_layer_vocab + n_missing);
         let aliases: Vec<_> = c.placeholders.iter().map(|&id| (id, 0)).collect();
         Ok(Some(PerLayer {
             width,

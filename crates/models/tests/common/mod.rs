@@ -59,7 +59,13 @@ pub(crate) fn open(folder: &Path, isa: Isa, activation: Activation) -> Model {
     };
     let backend = CpuBackend::new(CpuOptions { isa, threads: 2, activation }).unwrap();
     let mut backend = Observed::new(backend, Logits::default());
-    let options = LoadOptions { limits, tap_layers: &[], inexact: Inexact::Refuse, progress: &mut |_| () };
+    let options = LoadOptions {
+        limits,
+        tap_layers: &[],
+        vocab_size: None,
+        inexact: Inexact::Refuse,
+        progress: &mut |_| (),
+    };
     let target = load(folder.config(), folder.tensors().unwrap(), &mut backend, options).unwrap();
     backend.reserve(1, CAPACITY, MAX_ROWS).unwrap();
     Model { backend, target }
