@@ -8,13 +8,12 @@ PEERS is a folder with `run.py` (one engine and mode on 20 prompts, one JSON lin
 Rates are tokens after the first by their seconds; a figure is the median over the rounds of (all tokens / all seconds).
 """
 import argparse
-import datetime
 import json
 import os
-import platform
-import statistics
 import subprocess
 import tempfile
+
+from record import figure, save
 
 K = 4
 NEW = 128
@@ -57,10 +56,6 @@ def theirs(args, engine, mode):
     return sum(line["n"] for line in texts) / sum(line["decode_s"] for line in texts)
 
 
-def figure(name, values, unit):
-    return {"name": name, "value": round(statistics.median(values), 4), "unit": unit, "min": round(min(values), 4), "max": round(max(values), 4)}
-
-
 def main():
     ap = argparse.ArgumentParser()
     for name in ("--binary", "--peers", "--python", "--models", "--assistant", "--out"):
@@ -98,24 +93,10 @@ def main():
         figure("tiny.drafted_over_transformers_drafted", over(drafted, ("transformers", "bf16/mtp")), "ratio"),
     ]
     figures += [figure("peer.%s.%s" % (engine, mode.replace("/", ".")), values, "tokens/s") for (engine, mode), values in peers.items()]
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    machine = "%d cores, %s" % (os.cpu_count(), processor())
-    result = {"date": datetime.date.today().isoformat(), "machine": machine, "commit": commit,
-              "command": "bench/beside_peers.py --rounds %d, 20 prompts of at most %d new tokens, greedy, bf16, 2 threads, K = %d" % (args.rounds, NEW, K),
-              "figures": figures}
-    with open(args.out, "w") as f:
-        json.dump(result, f, indent=1)
-        f.write("\n")
+    command = "bench/beside_peers.py --rounds %d, 20 prompts of at most %d new tokens, greedy, bf16, 2 threads, K = %d" % (args.rounds, NEW, K)
+    save(args.out, command, figures)
     for f in figures:
         print("%-40s %10.2f (%.2f to %.2f) %s" % (f["name"], f["value"], f["min"], f["max"], f["unit"]))
-
-
-def processor():
-    try:
-        with open("/proc/cpuinfo") as f:
-            return next(line.split(":", 1)[1].strip() for line in f if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.machine()
 
 
 if __name__ == "__main__":

@@ -11,16 +11,16 @@ only; needs some 12 GB of memory for the E2B pair with made-up weights (`--skip 
 The limit of decoding is reading: bytes that a token reads by the bandwidth that plain reading reaches in the same run.
 """
 import argparse
-import datetime
 import glob
 import json
 import os
-import platform
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
+
+from record import save
 
 DRAFTS = (1, 2, 4, 7, 15)
 UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "B": 1.0}
@@ -164,14 +164,6 @@ def slices(args):
             limit(args, name, [folder])
 
 
-def processor():
-    try:
-        with open("/proc/cpuinfo") as f:
-            return next(line.split(":", 1)[1].strip() for line in f if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.machine()
-
-
 def main():
     ap = argparse.ArgumentParser()
     for name in ("--binary", "--benches", "--prompts", "--out"):
@@ -198,12 +190,8 @@ def main():
     for name, part in parts.items():
         if name not in skip:
             part()
-    commit = args.commit or subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    result = {"date": datetime.date.today().isoformat(), "machine": "%d cores, %s" % (os.cpu_count(), processor()), "commit": commit,
-              "command": "bench/machine.py --threads %d --rounds %d --reps %d, level %s" % (args.threads, args.rounds, args.reps, level), "figures": figures}
-    with open(args.out, "w") as f:
-        json.dump(result, f, indent=1)
-        f.write("\n")
+    command = "bench/machine.py --threads %d --rounds %d --reps %d, level %s" % (args.threads, args.rounds, args.reps, level)
+    save(args.out, command, figures, args.commit)
 
 
 if __name__ == "__main__":
