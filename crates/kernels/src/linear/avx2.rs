@@ -13,6 +13,10 @@ use crate::numerics::{K_TILE, PANEL};
 
 /// Vectors of 8 outputs in a panel.
 const QUARTERS: usize = 4;
+/// Rows that take a weight together: two chains each, the weight's two halves, an input and a zero are the sixteen registers.
+const MOST_ROWS: usize = 6;
+/// Rows up to which two blocks do.
+const TWO_BLOCKS: usize = 2 * MOST_ROWS;
 
 /// Panels that stand one behind the other, for every row: `c` takes `[panel][row][32 outputs]`. `FAR` as for
 /// [`prefetch_line`].
@@ -27,18 +31,42 @@ pub(super) fn panels<const FAR: bool>(_: Avx2, weights: &[u16], x: Tiled<'_, f32
 #[target_feature(enable = "avx2,fma")]
 #[inline(never)]
 unsafe fn all_rows<const FAR: bool>(piece: Piece) {
-    let mut row = 0;
-    while row < piece.rows {
-        // SAFETY: each arm takes no more rows than are left.
-        unsafe {
-            match piece.rows - row {
-                1 => one::<FAR>(piece, row),
-                2 => some::<2, FAR>(piece, row),
-                3 => some::<3, FAR>(piece, row),
-                _ => some::<4, FAR>(piece, row),
-            }
+    if piece.rows == 1 {
+        // SAFETY: the caller's promise.
+        return unsafe { one::<FAR>(piece) };
+    }
+    if piece.first {
+        for i in 0..piece.rows * QUARTERS {
+            // SAFETY: each row has four vectors of sums.
+            unsafe { _mm256_storeu_ps(piece.c.add(i * 8), _mm256_setzero_ps()) };
         }
-        row += (piece.rows - row).min(4);
+    }
+    // A tile is in L1 while the blocks of rows take it one after the other.
+    for tile in 0..piece.k_tiles {
+        let mut row = 0;
+        while row < piece.rows {
+            let rows = match piece.rows - row {
+                left @ ..=MOST_ROWS => left,
+                left @ ..=TWO_BLOCKS => left.div_ceil(2),
+                _ => MOST_ROWS,
+            };
+            // SAFETY: these rows are there, and they are as many as the arm says: 2 to 6, as `all_rows` has at least two.
+            unsafe {
+                match (rows, FAR && row == 0) {
+                    (2, true) => some::<2, true>(piece, tile, row),
+                    (2, false) => some::<2, false>(piece, tile, row),
+                    (3, true) => some::<3, true>(piece, tile, row),
+                    (3, false) => some::<3, false>(piece, tile, row),
+                    (4, true) => some::<4, true>(piece, tile, row),
+                    (4, false) => some::<4, false>(piece, tile, row),
+                    (5, true) => some::<5, true>(piece, tile, row),
+                    (5, false) => some::<5, false>(piece, tile, row),
+                    (_, true) => some::<6, true>(piece, tile, row),
+                    (_, false) => some::<6, false>(piece, tile, row),
+                }
+            }
+            row += rows;
+        }
     }
 }
 
@@ -61,15 +89,14 @@ unsafe fn weights(half_line: *const u16) -> (__m256, __m256) {
     (_mm256_castsi256_ps(_mm256_slli_epi32::<16>(both)), _mm256_castsi256_ps(odd))
 }
 
-/// One row, all quarters of the panel together: eight chains, as fewer would wait for the latency of FMA.
+/// The only row, all quarters of the panel together: eight chains, as fewer would wait for the latency of FMA.
 ///
 /// # Safety
-/// As [`all_rows`]; the row is there.
+/// As [`all_rows`]; there is one row.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
-unsafe fn one<const FAR: bool>(piece: Piece, row: usize) {
-    // SAFETY: 32 sums of this row.
-    let c = unsafe { piece.c.add(row * PANEL) };
+unsafe fn one<const FAR: bool>(piece: Piece) {
+    let c = piece.c;
     let mut y = [_mm256_setzero_ps(); QUARTERS];
     if !piece.first {
         for (q, y) in y.iter_mut().enumerate() {
@@ -84,7 +111,7 @@ unsafe fn one<const FAR: bool>(piece: Piece, row: usize) {
         for pair in 0..K_TILE / 2 {
             // SAFETY: the tile and its row of x are there (the caller's promise).
             unsafe {
-                let x = piece.x.add((tile * piece.rows + row) * K_TILE + pair * 2);
+                let x = piece.x.add(tile * K_TILE + pair * 2);
                 let (xe, xo) = (_mm256_set1_ps(*x), _mm256_set1_ps(*x.add(1)));
                 for q in 0..QUARTERS {
                     let at = place(q, pair);
@@ -107,26 +134,17 @@ unsafe fn one<const FAR: bool>(piece: Piece, row: usize) {
     }
 }
 
-/// `R` rows from `row` on, one quarter of the panel at a time: 2 R chains, the running sums in memory.
+/// A tile for `R` rows from `row` on, one quarter of the panel at a time: 2 R chains, the running sums in memory.
 ///
 /// # Safety
-/// As [`all_rows`]; the rows are there.
+/// As [`all_rows`]; the tile and the rows are there.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
-unsafe fn some<const R: usize, const FAR: bool>(piece: Piece, row: usize) {
-    // SAFETY: R rows of four vectors of sums from `row` on.
-    let c = unsafe { piece.c.add(row * PANEL) };
-    if piece.first {
-        for i in 0..R * QUARTERS {
-            // SAFETY: as above.
-            unsafe { _mm256_storeu_ps(c.add(i * 8), _mm256_setzero_ps()) };
-        }
-    }
-    for step in 0..piece.k_tiles * QUARTERS {
-        let (tile, q) = (step / QUARTERS, step % QUARTERS);
+unsafe fn some<const R: usize, const FAR: bool>(piece: Piece, tile: usize, row: usize) {
+    let (near, far) = (piece.tile_ahead(tile, 1), piece.tile_ahead(tile, 4));
+    for q in 0..QUARTERS {
         let mut even = [_mm256_setzero_ps(); R];
         let mut odd = [_mm256_setzero_ps(); R];
-        let (near, far) = (piece.tile_ahead(tile, 1), piece.tile_ahead(tile, 4));
         for pair in 0..K_TILE / 2 {
             let at = place(q, pair);
             if q.is_multiple_of(2) {
@@ -143,9 +161,9 @@ unsafe fn some<const R: usize, const FAR: bool>(piece: Piece, row: usize) {
             }
         }
         for r in 0..R {
-            // SAFETY: R rows of four vectors lie behind `c`.
+            // SAFETY: R rows of four vectors of sums stand from `row` on.
             unsafe {
-                let y = c.add(r * PANEL + q * 8);
+                let y = piece.c.add((row + r) * PANEL + q * 8);
                 _mm256_storeu_ps(y, _mm256_add_ps(_mm256_loadu_ps(y), _mm256_add_ps(even[r], odd[r])));
             }
         }

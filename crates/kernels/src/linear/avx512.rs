@@ -14,6 +14,9 @@ use super::packed::{TILE, prefetch_line};
 use crate::isa::{Avx512, with_flush};
 use crate::numerics::{K_TILE, PANEL};
 
+/// Rows that take a weight together.
+const MOST_ROWS: usize = 8;
+
 /// Panels that stand one behind the other, for every row: `c` takes `[panel][row][32 outputs]`. `FAR` as for
 /// [`prefetch_line`].
 pub(super) fn panels<const FAR: bool>(_: Avx512, weights: &[u16], x: Tiled<'_, f32>, c: &mut [f32]) {
@@ -27,23 +30,56 @@ pub(super) fn panels<const FAR: bool>(_: Avx512, weights: &[u16], x: Tiled<'_, f
 #[target_feature(enable = "avx512f")]
 #[inline(never)]
 unsafe fn all_rows<const FAR: bool>(piece: Piece) {
-    let mut row = 0;
-    while row < piece.rows {
-        // SAFETY: each arm takes no more rows than are left.
-        unsafe {
-            match piece.rows - row {
-                1 => few::<1, FAR>(piece, row),
-                2 => few::<2, FAR>(piece, row),
-                3 => few::<3, FAR>(piece, row),
-                4..=7 => few::<4, FAR>(piece, row),
-                _ => eight::<FAR>(piece, row),
-            }
+    // SAFETY: each arm takes all rows.
+    unsafe {
+        match piece.rows {
+            1 => few::<1, FAR>(piece),
+            2 => few::<2, FAR>(piece),
+            3 => few::<3, FAR>(piece),
+            4 => few::<4, FAR>(piece),
+            _ => many::<FAR>(piece),
         }
-        row += match piece.rows - row {
-            few @ 1..=3 => few,
-            4..=7 => 4,
-            _ => 8,
-        };
+    }
+}
+
+/// More than four rows: in blocks, tile by tile, the running sums in memory.
+///
+/// # Safety
+/// As [`all_rows`].
+#[target_feature(enable = "avx512f")]
+#[inline]
+unsafe fn many<const FAR: bool>(piece: Piece) {
+    if piece.first {
+        for i in 0..piece.rows * 2 {
+            // SAFETY: each row has two vectors of sums.
+            unsafe { _mm512_storeu_ps(piece.c.add(i * 16), _mm512_setzero_ps()) };
+        }
+    }
+    // A tile is in L1 while the blocks of rows take it one after the other.
+    for tile in 0..piece.k_tiles {
+        let mut row = 0;
+        while row < piece.rows {
+            let rows = match piece.rows - row {
+                left @ ..=MOST_ROWS => left,
+                left => left.div_ceil(2),
+            };
+            // SAFETY: these rows are there, and they are as many as the arm says: 4 to 8, as a piece has 5 to 16 here.
+            unsafe {
+                match (rows, FAR && row == 0) {
+                    (4, true) => some::<4, true>(piece, tile, row),
+                    (4, false) => some::<4, false>(piece, tile, row),
+                    (5, true) => some::<5, true>(piece, tile, row),
+                    (5, false) => some::<5, false>(piece, tile, row),
+                    (6, true) => some::<6, true>(piece, tile, row),
+                    (6, false) => some::<6, false>(piece, tile, row),
+                    (7, true) => some::<7, true>(piece, tile, row),
+                    (7, false) => some::<7, false>(piece, tile, row),
+                    (_, true) => some::<8, true>(piece, tile, row),
+                    (_, false) => some::<8, false>(piece, tile, row),
+                }
+            }
+            row += rows;
+        }
     }
 }
 
@@ -60,18 +96,18 @@ unsafe fn weights(line: *const u16) -> (__m512, __m512) {
     (_mm512_castsi512_ps(_mm512_slli_epi32::<16>(both)), _mm512_castsi512_ps(odd))
 }
 
-/// `R` rows from `row` on, both halves of the panel together: 4 R chains, the running sums in registers.
+/// All of `R` rows, both halves of the panel together: 4 R chains, the running sums in registers.
 ///
 /// # Safety
-/// As [`all_rows`]; the rows are there.
+/// As [`all_rows`]; there are `R` rows.
 #[target_feature(enable = "avx512f")]
 #[inline]
-unsafe fn few<const R: usize, const FAR: bool>(piece: Piece, row: usize) {
+unsafe fn few<const R: usize, const FAR: bool>(piece: Piece) {
     let mut y = [[_mm512_setzero_ps(); 2]; R];
     if !piece.first {
         for (i, y) in y.as_flattened_mut().iter_mut().enumerate() {
-            // SAFETY: R rows of two vectors of sums from `row` on.
-            *y = unsafe { _mm512_loadu_ps(piece.c.add(row * PANEL + i * 16)) };
+            // SAFETY: R rows of two vectors of sums.
+            *y = unsafe { _mm512_loadu_ps(piece.c.add(i * 16)) };
         }
     }
     for tile in 0..piece.k_tiles {
@@ -82,11 +118,11 @@ unsafe fn few<const R: usize, const FAR: bool>(piece: Piece, row: usize) {
             for half in 0..2 {
                 let line = half * (TILE / 2) + pair * PANEL;
                 prefetch_line::<FAR>(near.wrapping_add(line), far.wrapping_add(line));
-                // SAFETY: a tile is 2 halves of 16 lines of 32 elements; R rows of 32 k from `row` on lie in the tile of x.
+                // SAFETY: a tile is 2 halves of 16 lines of 32 elements; R rows of 32 k lie in the tile of x.
                 unsafe {
                     let (we, wo) = weights(piece.w.add(tile * TILE + line));
                     for r in 0..R {
-                        let x = piece.x.add((tile * piece.rows + row + r) * K_TILE + pair * 2);
+                        let x = piece.x.add((tile * R + r) * K_TILE + pair * 2);
                         even[r][half] = _mm512_fmadd_ps(_mm512_set1_ps(*x), we, even[r][half]);
                         odd[r][half] = _mm512_fmadd_ps(_mm512_set1_ps(*x.add(1)), wo, odd[r][half]);
                     }
@@ -100,36 +136,26 @@ unsafe fn few<const R: usize, const FAR: bool>(piece: Piece, row: usize) {
         }
     }
     for (i, y) in y.as_flattened().iter().enumerate() {
-        // SAFETY: R rows of two vectors of sums from `row` on.
-        unsafe { _mm512_storeu_ps(piece.c.add(row * PANEL + i * 16), *y) };
+        // SAFETY: R rows of two vectors of sums.
+        unsafe { _mm512_storeu_ps(piece.c.add(i * 16), *y) };
     }
 }
 
-/// Eight rows from `row` on, one half of the panel at a time: 16 chains, the running sums in memory.
+/// A tile for `R` rows from `row` on, one half of the panel at a time: 2 R chains, the running sums in memory.
 ///
 /// # Safety
-/// As [`few`], with eight rows.
+/// As [`all_rows`]; the tile and the rows are there.
 #[target_feature(enable = "avx512f")]
 #[inline]
-unsafe fn eight<const FAR: bool>(piece: Piece, row: usize) {
-    const R: usize = 8;
-    // SAFETY: eight rows of two vectors of sums from `row` on.
-    let c = unsafe { piece.c.add(row * PANEL) };
-    if piece.first {
-        for i in 0..R * 2 {
-            // SAFETY: as above.
-            unsafe { _mm512_storeu_ps(c.add(i * 16), _mm512_setzero_ps()) };
-        }
-    }
-    for step in 0..piece.k_tiles * 2 {
-        let (tile, half) = (step / 2, step % 2);
+unsafe fn some<const R: usize, const FAR: bool>(piece: Piece, tile: usize, row: usize) {
+    let (near, far) = (piece.tile_ahead(tile, 1), piece.tile_ahead(tile, 4));
+    for half in 0..2 {
         let mut even = [_mm512_setzero_ps(); R];
         let mut odd = [_mm512_setzero_ps(); R];
-        let (near, far) = (piece.tile_ahead(tile, 1), piece.tile_ahead(tile, 4));
         for pair in 0..K_TILE / 2 {
             let line = half * (TILE / 2) + pair * PANEL;
             prefetch_line::<FAR>(near.wrapping_add(line), far.wrapping_add(line));
-            // SAFETY: as in `few`.
+            // SAFETY: as in `few`, R rows from `row` on.
             unsafe {
                 let (we, wo) = weights(piece.w.add(tile * TILE + line));
                 for r in 0..R {
@@ -140,9 +166,9 @@ unsafe fn eight<const FAR: bool>(piece: Piece, row: usize) {
             }
         }
         for r in 0..R {
-            // SAFETY: eight rows of two vectors lie behind `c`.
+            // SAFETY: R rows of two vectors of sums stand from `row` on.
             unsafe {
-                let y = c.add(r * PANEL + half * 16);
+                let y = piece.c.add((row + r) * PANEL + half * 16);
                 _mm512_storeu_ps(y, _mm512_add_ps(_mm512_loadu_ps(y), _mm512_add_ps(even[r], odd[r])));
             }
         }
