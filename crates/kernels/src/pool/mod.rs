@@ -1,7 +1,7 @@
 //! A fixed team of threads that shares out chunks of work and never waits for a thread that has not started.
 //!
 //! ```text
-//! caller   publish the call, free = 0..n ──► take chunks from the front ──► wait until n chunks are done
+//! caller   publish the call, free = 0..n ──► take chunks from the front ──► wait until the workers' chunks are done
 //! worker   spin ~20 us, then park ──────────► take chunks from the back ──► spin again
 //! ```
 //!
@@ -20,8 +20,9 @@
 //!    equal value may have come from another call (the word has no epoch) does not matter.
 //! 2. That store is a release, the swaps after it continue its release sequence, and a successful swap acquires. So
 //!    the call's fields, written before the store, are visible to whoever took a chunk.
-//! 3. The next call's fields are written only after `done == n` was read with acquire. Every thread that took a chunk
-//!    adds to `done`, with release, after its last use of the call. So reading the fields happens before writing them.
+//! 3. The caller counts its own chunks; every worker that took a chunk adds to `done`, with release, after its last use of the
+//!    call. The next call's fields are written only after the caller has read, with acquire, that `done` and its own are all n.
+//!    So reading the fields happens before writing them.
 //! 4. The closure and what it borrows live until [`Team::run`] returns, also by panic, which is after 3.
 mod affinity;
 
@@ -60,7 +61,8 @@ struct Job {
 
 struct Shared {
     job: Line<Job>,
-    /// Chunks of the current call that are finished.
+    /// Chunks of the current call that workers have finished. (The caller's are not in it: each of them would take the line away from
+    /// whoever adds next.)
     done: Line<AtomicU32>,
     /// Workers that are parked or about to be.
     sleepers: Line<AtomicU32>,
@@ -163,8 +165,8 @@ impl Team {
         }
         let call = Call { data: (&raw const f).cast(), invoke: invoke::<F>, chunks };
         self.publish(call);
-        self.shared.work(0, Some(0), Shared::take_first);
-        self.shared.wait_for(chunks);
+        let own = self.shared.work_as_caller();
+        self.shared.wait_for(chunks - own);
         let panic = self.shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(panic) = panic {
             resume_unwind(panic);
@@ -234,31 +236,49 @@ impl Shared {
         }
     }
 
-    /// Runs the chunk that the thread has, if any, then takes and runs chunks until none is free.
-    fn work(&self, thread: usize, first: Option<u32>, take: impl Fn(&Shared) -> Option<u32>) {
-        let mut next = first.or_else(|| take(self));
+    /// Runs the first chunk, which the caller of `Team::run` keeps, then takes and runs chunks until none is free. Returns how
+    /// many it ran.
+    fn work_as_caller(&self) -> u32 {
+        let (mut next, mut own) = (Some(0), 0);
         while let Some(chunk) = next {
-            // SAFETY: this thread holds a chunk that is not done, so the call is not written (module text, 1 to 3).
-            let call = unsafe { *self.job.0.call.get() };
-            // SAFETY: `data` points to the closure of the call in progress, which `Team::run` keeps until every chunk,
-            // this one too, is done. Unwind safety: the panic goes on to the caller of `run`, as if `f` had run there.
-            let result = catch_unwind(AssertUnwindSafe(|| unsafe {
-                (call.invoke)(call.data, thread, chunk as usize);
-            }));
-            if let Err(panic) = result {
-                self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
-            }
-            self.finish_one(call.chunks);
-            next = take(self);
+            // SAFETY: the caller holds this chunk, which it has not counted.
+            unsafe { self.run_chunk(0, chunk) };
+            own += 1;
+            next = self.take_first();
+        }
+        own
+    }
+
+    /// Takes and runs chunks until none is free.
+    fn work_as_worker(&self, thread: usize) {
+        while let Some(chunk) = self.take_last() {
+            // SAFETY: this thread holds the chunk until `finish_one`.
+            unsafe { self.run_chunk(thread, chunk) };
+            self.finish_one();
         }
     }
 
-    fn finish_one(&self, chunks: u32) {
+    /// # Safety
+    /// The thread has taken the chunk and has not counted it as done.
+    unsafe fn run_chunk(&self, thread: usize, chunk: u32) {
+        // SAFETY: a chunk is out, so the call is not written (module text, 1 to 3).
+        let call = unsafe { *self.job.0.call.get() };
+        // SAFETY: `data` points to the closure of the call in progress, which `Team::run` keeps until every chunk,
+        // this one too, is done. Unwind safety: the panic goes on to the caller of `run`, as if `f` had run there.
+        let result = catch_unwind(AssertUnwindSafe(|| unsafe {
+            (call.invoke)(call.data, thread, chunk as usize);
+        }));
+        if let Err(panic) = result {
+            self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
+        }
+    }
+
+    fn finish_one(&self) {
         // Release: all that this chunk wrote, and its last use of the call, come before. Sequentially consistent against
-        // `wait_for`: either the caller sees the last chunk done before it parks, or it is seen asleep here.
-        let done = self.done.0.fetch_add(1, Ordering::SeqCst) + 1;
-        if done == chunks && self.caller_sleeps.load(Ordering::SeqCst) {
-            // Late, this may wake the caller out of some other parking, which parking allows.
+        // `wait_for`: either the caller sees this chunk done before it parks, or it is seen asleep here.
+        self.done.0.fetch_add(1, Ordering::SeqCst);
+        if self.caller_sleeps.load(Ordering::SeqCst) {
+            // Perhaps too early, or late, when it wakes the caller out of some other parking: parking allows both.
             let caller = self.caller.lock().unwrap_or_else(PoisonError::into_inner);
             caller.iter().for_each(Thread::unpark);
         }
@@ -298,7 +318,7 @@ impl Shared {
     /// A worker's life.
     fn serve(&self, thread: usize) {
         loop {
-            self.work(thread, None, Shared::take_last);
+            self.work_as_worker(thread);
             let stop = || self.stop.load(Ordering::Relaxed);
             if !spin_until(|| self.has_work(Ordering::Relaxed) || stop()) {
                 self.sleep_until_work(&self.sleeps[thread - 1]);
@@ -319,7 +339,7 @@ impl Shared {
         sleeps.store(false, Ordering::SeqCst);
     }
 
-    /// The caller's wait for the chunks that others still have in hand.
+    /// The caller's wait until workers have done `chunks` chunks.
     fn wait_for(&self, chunks: u32) {
         if spin_until(|| self.done.0.load(Ordering::Acquire) == chunks) {
             return;
