@@ -7,8 +7,8 @@ use common::{Random, Values, assert_same, levels, team};
 use paceline_kernels::act::Gate;
 use paceline_kernels::isa::Isa;
 use paceline_kernels::linear::{
-    Context, Gated, GatedMatrix, PackError, PackedMatrix, RowsMut, RowsRef, linear, linear_gated,
-    linear_gated_by, reference,
+    Context, Gated, GatedMatrix, OutputGroups, PackError, PackedMatrix, RowsMut, RowsRef, linear,
+    linear_gated, linear_gated_by, linear_groups, reference,
 };
 use paceline_kernels::numerics::{Activation, bf16_to_f32, round_bf16};
 
@@ -253,6 +253,32 @@ fn products_gated_by_other_rows() {
             let x = RowsRef::dense(&x, k);
             linear_gated_by(&mut cx, x, Activation::Bf16, &w, by, RowsMut::dense(&mut out, n));
             assert_same(&out, &expected, n, format_args!("{} rows at {}", rows, isa.level()));
+        }
+    }
+}
+
+/// Groups that are taken several at a time, and groups that are larger than a chunk.
+#[test]
+fn chosen_groups_equal_the_whole_product() {
+    for (size, k, n_groups) in [(40, 100, 23), (300, 256, 5)] {
+        let groups = OutputGroups { size };
+        let stride = groups.first_output(1);
+        let weights = Values::Normal.weights(5, n_groups * stride * k);
+        let w = pack(n_groups * stride, k, &weights);
+        let x = Values::Normal.rows(6, k);
+        for activation in [Activation::Bf16, Activation::F32] {
+            let whole = expected(&x, activation, n_groups * stride, k, &weights);
+            let all: Vec<u32> = (0..n_groups as u32).rev().collect();
+            for (isa, n) in levels().into_iter().flat_map(|isa| [0, 1, 3, 4, n_groups].map(|n| (isa, n))) {
+                let chosen = &all[..n];
+                let mut out = vec![f32::NAN; n * size];
+                linear_groups(&mut context(isa, 3, 1, k), &x, activation, &w, groups, chosen, &mut out);
+                for (found, &group) in out.chunks(size).zip(chosen) {
+                    let expected = &whole[groups.first_output(group as usize)..][..size];
+                    let what = format_args!("group {group} of {n}, {activation:?} at {}", isa.level());
+                    assert_same(found, expected, size, what);
+                }
+            }
         }
     }
 }

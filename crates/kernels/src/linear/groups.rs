@@ -2,7 +2,8 @@
 
 use super::inputs::Preparation;
 use super::kernel::Kernel;
-use super::{CHUNK_PANELS, Context, PackedMatrix, RowsMut, RowsRef, SharedRows};
+use super::packed::TILE;
+use super::{CALLERS_OWN, CHUNK_PANELS, Context, PackedMatrix, RowsMut, RowsRef, SharedRows};
 use crate::numerics::{Activation, PANEL};
 
 /// Outputs in groups of equal size, each group at the start of a panel.
@@ -47,16 +48,22 @@ pub fn linear_groups(
     let how = Preparation { isa: *isa, form: kernel.form(activation), k: w.k() };
     let x = inputs.prepare_rows(team, how, RowsRef::dense(x, w.k()));
     let (blocks, out) = (blocks.share(), SharedRows::new(RowsMut::dense(out, groups.size)));
-    team.run(chosen.len(), |thread, i| {
+    let run = |thread, i: usize| {
         let first = chosen[i] as usize * per_group;
         for done in (0..per_group).step_by(CHUNK_PANELS) {
             let panels = first + done..first + per_group.min(done + CHUNK_PANELS);
             // SAFETY: this thread's own block; a thread runs one chunk at a time, and the last result is gone.
             let finished = unsafe { blocks.multiply(thread, kernel, *isa, x, w, panels.clone()) };
             let columns = done * PANEL..groups.size.min((done + panels.len()) * PANEL);
-            // SAFETY: row `i` of the output belongs to chunk `i`.
+            // SAFETY: row `i` of the output belongs to group `i`, which is in one chunk.
             let out = unsafe { out.part(i, columns.clone()) };
             out.copy_from_slice(&finished.c[..columns.len()]);
         }
+    };
+    // Small groups are taken several at a time: each chunk costs as much as reading some ten kilobytes.
+    let group_bytes = per_group * w.k_tiles() * TILE * size_of::<u16>();
+    let per_chunk = (CALLERS_OWN / group_bytes.max(1)).max(1);
+    team.run(chosen.len().div_ceil(per_chunk), |thread, chunk| {
+        (chunk * per_chunk..((chunk + 1) * per_chunk).min(chosen.len())).for_each(|i| run(thread, i));
     });
 }
