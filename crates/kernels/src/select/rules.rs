@@ -176,6 +176,13 @@ impl<'a> RowRules<'a> {
         }
     }
 
+    /// Whether [`RowRules::changed`] gives every logit back as it is.
+    pub(super) fn change_nothing(&self) -> bool {
+        let Sampling { suppressed, allowed, logit_bias, .. } = self.sampling;
+        let lists = suppressed.is_empty() && allowed.is_none() && logit_bias.is_empty();
+        lists && self.too_early.is_empty() && self.penalised().is_none()
+    }
+
     /// A single token's logit after the rules: for rows that hold few tokens.
     pub(super) fn changed(&self, token: u32, z: f32) -> f32 {
         let Sampling { suppressed, allowed, logit_bias, .. } = self.sampling;

@@ -1,5 +1,6 @@
 use super::reference::Case;
-use super::{Choice, Sampling, TILE, VOCABS, check};
+use super::{Choice, Chooser, RowRules, Sampling, TILE, VOCABS, check};
+use crate::isa::Isa;
 use crate::testing::Random;
 
 fn case(logits: Vec<f32>) -> Case {
@@ -68,4 +69,24 @@ fn rows_without_a_choice_are_faults_and_their_neighbours_are_not() {
     }
     let none_left = check(&[suppressing(vec![1.0, 2.0], &[0, 1], None)], 1);
     assert_eq!(none_left[0].choice, Choice { token: 0, fault: true });
+}
+
+/// With rules that change nothing, and with one that asks about each token.
+#[test]
+fn listed_tokens_are_chosen_by_logit_then_id() {
+    let suppressing = Sampling { suppressed: vec![9], ..Sampling::default() };
+    for sampling in [Sampling::default(), suppressing] {
+        let rules = RowRules::new(&sampling);
+        let choose = |listed: &[(u32, f32)]| {
+            Chooser::default().choose_listed(Isa::best().0, listed.iter().copied(), &rules)
+        };
+        let chosen = |token| Choice { token, fault: false };
+        assert_eq!(choose(&[(7, 1.0), (5, 2.0), (3, 2.0), (4, 2.0), (8, -1.0)]), chosen(3));
+        assert_eq!(choose(&[(6, -0.0), (2, 0.0), (1, f32::NEG_INFINITY)]), chosen(2));
+        let fault = Choice { token: 0, fault: true };
+        assert_eq!(choose(&[(7, 1.0), (5, f32::NAN), (3, 2.0)]), fault);
+        assert_eq!(choose(&[(7, 1.0), (5, f32::INFINITY)]), fault);
+        assert_eq!(choose(&[(7, f32::NEG_INFINITY)]), fault);
+        assert_eq!(choose(&[]), fault);
+    }
 }
