@@ -75,14 +75,34 @@ pub struct CpuBackend {
 
 /// Rotary frequencies, and the tables of the rows of the current pass.
 struct RopeTables {
+    spec: RopeSpec,
     rope: RopeTable,
     /// `[rows, rotated_pairs]`.
     cos: Vec<f32>,
     /// As `cos`.
     sin: Vec<f32>,
+    /// The position of each row's tables: the passes of a round mostly begin at the one that the last pass began at.
+    positions: Vec<Option<u32>>,
 }
 
 impl RopeTables {
+    /// Makes room for `max_rows` rows.
+    fn reserve(&mut self, max_rows: usize) {
+        let len = max_rows * self.rope.rotated_pairs();
+        self.cos.resize(len, 0.0);
+        self.sin.resize(len, 0.0);
+        self.positions.resize(max_rows, None);
+    }
+
+    /// Makes the tables of a row, unless they are those of its position already.
+    fn set(&mut self, isa: Isa, row: usize, position: u32) {
+        if self.positions[row].replace(position) != Some(position) {
+            let n = self.rope.rotated_pairs();
+            let at = row * n..(row + 1) * n;
+            self.rope.tables(isa, position, &mut self.cos[at.clone()], &mut self.sin[at]);
+        }
+    }
+
     /// Cosines and sines of a row, by its index among all rows.
     fn row(&self, row: usize) -> (&[f32], &[f32]) {
         let n = self.rope.rotated_pairs();
@@ -199,10 +219,16 @@ impl Backend for CpuBackend {
     }
 
     fn rope(&mut self, spec: RopeSpec) -> Rope {
-        let RopeSpec { head_dim, theta, rotated_pairs, factor } = spec;
-        let spec = paceline_kernels::rope::RopeSpec { head_dim, theta, rotated_pairs, factor };
-        self.ropes.push(RopeTables { rope: RopeTable::new(spec), cos: Vec::new(), sin: Vec::new() });
-        Rope { index: (self.ropes.len() - 1) as u32 }
+        // A drafter mostly turns as its target does.
+        let known = self.ropes.iter().position(|tables| tables.spec == spec);
+        let index = known.unwrap_or_else(|| {
+            let RopeSpec { head_dim, theta, rotated_pairs, factor } = spec;
+            let of_kernel = paceline_kernels::rope::RopeSpec { head_dim, theta, rotated_pairs, factor };
+            let (cos, sin, positions) = (Vec::new(), Vec::new(), Vec::new());
+            self.ropes.push(RopeTables { spec, rope: RopeTable::new(of_kernel), cos, sin, positions });
+            self.ropes.len() - 1
+        });
+        Rope { index: index as u32 }
     }
 
     fn buffer(&mut self, rows: usize, width: usize) -> Result<Buf, BackendError> {
@@ -218,11 +244,7 @@ impl Backend for CpuBackend {
     fn reserve(&mut self, n_slots: usize, capacity: usize, max_rows: usize) -> Result<(), BackendError> {
         self.capacity = capacity;
         self.slots = SlotStates::new(n_slots);
-        for tables in &mut self.ropes {
-            let len = max_rows * tables.rope.rotated_pairs();
-            tables.cos.resize(len, 0.0);
-            tables.sin.resize(len, 0.0);
-        }
+        self.ropes.iter_mut().for_each(|tables| tables.reserve(max_rows));
         for group in &mut self.groups {
             group.reserve(n_slots, capacity);
             let layout = group.store().layout();
@@ -273,11 +295,9 @@ impl Backend for CpuBackend {
 
     fn begin(&mut self, pass: &Pass) {
         self.slots.begin(pass);
-        for RopeTables { rope, cos, sin } in &mut self.ropes {
-            let n = rope.rotated_pairs();
+        for tables in &mut self.ropes {
             for (r, row) in self.slots.rows().iter().enumerate() {
-                let at = r * n..(r + 1) * n;
-                rope.tables(self.isa, row.position as u32, &mut cos[at.clone()], &mut sin[at]);
+                tables.set(self.isa, r, row.position as u32);
             }
         }
     }
