@@ -92,7 +92,7 @@ impl Case {
                 slot: i % KV_BLOCK,
             };
             let row = |salt: usize| &numbers[(i * 7 + salt) % 4096..][..shape.head_dim];
-            assert!(store.store(place, row(0), row(5)));
+            assert!(store.store(Isa::best().0, place, row(0), row(5)));
         }
         let width = shape.n_heads * shape.head_dim;
         let mut memory = HugeBuf::zeroed((megabytes << 17).max(shape.bytes(keys) / 8)).expect("memory");

@@ -8,7 +8,9 @@
 pub mod act;
 pub mod attend;
 pub mod each_row;
+pub mod embed;
 pub mod experts;
+pub mod heads;
 pub mod isa;
 pub mod linear;
 pub mod math;

@@ -17,7 +17,7 @@ pub struct RmsNorm<'a> {
 }
 
 impl RmsNorm<'_> {
-    fn assert_fits(&self, n: usize) {
+    pub(crate) fn assert_fits(&self, n: usize) {
         assert!(self.weight.is_none_or(|w| w.len() == n), "norm: weight and row differ in length");
     }
 }
@@ -155,7 +155,7 @@ fn norm_of<V: Vector>(v: V, x: &[f32], norm: RmsNorm<'_>, out: &mut [f32]) {
 }
 
 #[inline(always)]
-fn norm_in_place_of<V: Vector>(v: V, x: &mut [f32], norm: RmsNorm<'_>) {
+pub(crate) fn norm_in_place_of<V: Vector>(v: V, x: &mut [f32], norm: RmsNorm<'_>) {
     let r = inverse_rms(v, sum_of_squares(v, x), x.len(), norm.eps);
     let (xs, x_rest) = x.as_chunks_mut::<LANES>();
     let weight = Weight::new(norm.weight);

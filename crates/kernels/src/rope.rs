@@ -82,7 +82,7 @@ fn turn<A: Arith>(a: A, x: A::F, y: A::F, cos: A::F, sin: A::F) -> (A::F, A::F) 
 }
 
 #[inline(always)]
-fn rotate_of<V: Vector>(v: V, head: &mut [f32], cos: &[f32], sin: &[f32]) {
+pub(crate) fn rotate_of<V: Vector>(v: V, head: &mut [f32], cos: &[f32], sin: &[f32]) {
     let half = head.len() / 2;
     let (first, second) = head.split_at_mut(half);
     let (xs, x_rest) = first[..cos.len()].as_chunks_mut::<LANES>();

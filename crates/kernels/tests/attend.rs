@@ -47,6 +47,7 @@ impl Cache {
         let n_blocks = blocks.iter().sum::<usize>() + 3;
         let (layers, layer) = (2, 1);
         let mut store = KvStore::new(layout, layers, n_blocks).unwrap();
+        let isa = Isa::best().0;
         let mut free: Vec<u32> = (0..n_blocks as u32).collect();
         let dim = layout.head_dim;
         for block in 0..n_blocks as u32 {
@@ -54,7 +55,7 @@ impl Cache {
                 for kv_head in 0..layout.kv_heads {
                     let garbage = vec![1e3 * random.unit(); dim];
                     let place = KvPlace { layer, block, kv_head, slot };
-                    assert!(store.store(place, &garbage, &garbage));
+                    assert!(store.store(isa, place, &garbage, &garbage));
                 }
             }
         }
@@ -68,7 +69,7 @@ impl Cache {
                     let block = block_table[position / KV_BLOCK];
                     let place = KvPlace { layer, block, kv_head, slot: position % KV_BLOCK };
                     let (k, v) = head.get(position);
-                    assert!(store.store(place, k, v));
+                    assert!(store.store(isa, place, k, v));
                 }
             }
             Sequence { block_table, heads }
@@ -311,7 +312,7 @@ fn keys_that_no_row_sees_change_nothing() {
             let garbage: Vec<f32> = garbage.into_iter().map(|x| x.clamp(-3e38, 3e38)).collect();
             let block = cache.sequences[0].block_table[position / KV_BLOCK];
             let place = KvPlace { layer: cache.layer, block, kv_head: 0, slot: position % KV_BLOCK };
-            assert!(cache.store.store(place, &garbage, &garbage));
+            assert!(cache.store.store(Isa::best().0, place, &garbage, &garbage));
         }
         for (isa, before) in levels().into_iter().zip(before) {
             let after = run(&cache, heads, &rows, &q, isa, &mut team(2));
@@ -382,7 +383,9 @@ fn results_are_close_to_float64() {
 
 #[test]
 fn the_store_keeps_what_it_is_given() {
-    for activation in ACTIVATIONS {
+    for (activation, isa) in
+        ACTIVATIONS.into_iter().flat_map(|a| levels().into_iter().map(move |isa| (a, isa)))
+    {
         for head_dim in [8, 24, 32, 40, 256] {
             let layout = layout(head_dim, 2, activation);
             let mut store = KvStore::new(layout, 2, 3).unwrap();
@@ -394,7 +397,7 @@ fn the_store_keeps_what_it_is_given() {
             }
             let row = |i: usize, which: u64| Values::Wide.rows(2 * i as u64 + which, head_dim);
             for (i, place) in places.iter().enumerate() {
-                assert!(store.store(*place, &row(i, 0), &row(i, 1)));
+                assert!(store.store(isa, *place, &row(i, 0), &row(i, 1)));
             }
             let (mut k, mut v) = (vec![0.0; head_dim], vec![0.0; head_dim]);
             for (i, place) in places.iter().enumerate() {
@@ -413,20 +416,23 @@ fn a_key_that_is_not_finite_is_stored_as_zeros() {
     for (activation, bad) in
         [(Activation::F32, f32::NAN), (Activation::Bf16, f32::NEG_INFINITY), (Activation::Bf16, most)]
     {
-        for at in 0..2 {
-            let mut store = KvStore::new(layout(16, 1, activation), 1, 1).unwrap();
+        // In whole lanes, and in what is left of a row behind them.
+        for (isa, at, which) in levels().into_iter().flat_map(|isa| [(isa, 15, 0), (isa, 3, 1), (isa, 23, 0)])
+        {
+            let mut store = KvStore::new(layout(24, 1, activation), 1, 1).unwrap();
             let place = KvPlace { layer: 0, block: 0, kv_head: 0, slot: 33 };
-            let mut rows = [[1.5; 16], [2.5; 16]];
-            assert!(store.store(place, &rows[0], &rows[1]));
-            rows[at][15] = bad;
-            assert!(!store.store(place, &rows[0], &rows[1]));
-            let (mut k, mut v) = ([1.0; 16], [1.0; 16]);
+            let mut rows = [[1.5; 24], [2.5; 24]];
+            assert!(store.store(isa, place, &rows[0], &rows[1]));
+            rows[which][at] = bad;
+            assert!(!store.store(isa, place, &rows[0], &rows[1]));
+            let (mut k, mut v) = ([1.0; 24], [1.0; 24]);
             store.load(place, &mut k, &mut v);
-            assert_eq!((k, v), ([0.0; 16], [0.0; 16]));
+            assert_eq!((k, v), ([0.0; 24], [0.0; 24]));
         }
     }
     let mut store = KvStore::new(layout(16, 1, Activation::F32), 1, 1).unwrap();
-    assert!(store.store(KvPlace { layer: 0, block: 0, kv_head: 0, slot: 0 }, &[most; 16], &[most; 16]));
+    let place = KvPlace { layer: 0, block: 0, kv_head: 0, slot: 0 };
+    levels().into_iter().for_each(|isa| assert!(store.store(isa, place, &[most; 16], &[most; 16])));
 }
 
 #[test]

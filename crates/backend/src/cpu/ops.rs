@@ -2,10 +2,11 @@
 
 use paceline_kernels::attend::{self, AttendLayer, AttendRow};
 use paceline_kernels::each_row::{each_row, each_row_pair};
+use paceline_kernels::embed::scale_row;
 use paceline_kernels::experts::{self, Routes};
+use paceline_kernels::heads::{norm_and_turn_heads, norm_heads};
 use paceline_kernels::linear::{linear, linear_gated, linear_gated_by, linear_groups};
 use paceline_kernels::norm::{RmsNorm, add_norm, add_norm_then, add_then, rms_norm, rms_norm_in_place};
-use paceline_kernels::rope;
 use paceline_kernels::router::{Routed, route};
 
 use super::CpuBackend;
@@ -60,13 +61,13 @@ impl CpuBackend {
     }
 
     fn embed(&mut self, rows: Rows, table: Table, scale: f32, out: Buf, column: usize) {
-        let Self { tables, matrices, gathered, buffers, slots, activation, .. } = self;
+        let Self { tables, matrices, gathered, buffers, slots, activation, isa, .. } = self;
         let (table, out) = (&tables[table.index as usize], &mut buffers[out.index as usize]);
         let scale = activation.round(scale);
         for r in 0..rows.len {
             let to = &mut out.row_mut(rows.start + r)[column..column + table.width()];
             table.gather(matrices, slots.resolved(rows, r).token.0, gathered, to);
-            to.iter_mut().for_each(|value| *value = activation.round(*value * scale));
+            scale_row(*isa, *activation, scale, to);
         }
     }
 
@@ -207,15 +208,13 @@ impl CpuBackend {
                     v.copy_from_slice(&qk[q_end..]);
                 }
                 if kv.norm_value {
-                    let plain = RmsNorm { weight: None, eps };
-                    v.chunks_exact_mut(d).for_each(|head| rms_norm_in_place(isa, head, plain));
+                    norm_heads(isa, v, d, RmsNorm { weight: None, eps });
                 }
             }
-            for (h, head) in qk.chunks_exact_mut(d).enumerate() {
-                let norm =
-                    if h < n_heads as usize { q_norm } else { k_norm.expect("K heads come with K's norm") };
-                rms_norm_in_place(isa, head, norm);
-                rope::apply(isa, head, cos, sin);
+            let (q, k) = qk.split_at_mut(q_end);
+            norm_and_turn_heads(isa, q, d, q_norm, cos, sin);
+            if let Some(k_norm) = k_norm {
+                norm_and_turn_heads(isa, k, d, k_norm, cos, sin);
             }
         });
         let Some(kv) = kv else { return };
@@ -223,7 +222,7 @@ impl CpuBackend {
         for r in 0..rows.len {
             let row = slots.resolved(rows, r);
             let (k, v) = buffer.row(rows.start + r)[q_end..width].split_at(n_kv * d);
-            if !group.put(kv.layer.layer as usize, row.slot, row.kv_index, k, v) {
+            if !group.put(isa, kv.layer.layer as usize, (row.slot, row.kv_index), k, v) {
                 slots.fault_row(slots.row_index(rows.set, rows.start + r));
             }
         }
@@ -243,15 +242,12 @@ impl CpuBackend {
         let buffer = &mut buffers[kv.index as usize];
         each_row(context.team(), buffer.rows_mut(rows.start, rows.len), k_end, |r, row| {
             let (cos, sin) = tables.row(slots_now.row_index(rows.set, rows.start + r));
-            for head in row[column..].chunks_exact_mut(d) {
-                rms_norm_in_place(isa, head, k_norm);
-                rope::apply(isa, head, cos, sin);
-            }
+            norm_and_turn_heads(isa, &mut row[column..], d, k_norm, cos, sin);
         });
         for r in 0..rows.len {
             let row = slots.resolved(rows, r);
             let (k, v) = buffer.row(rows.start + r)[column..v_end].split_at(n_kv * d);
-            if !group.put(layer.layer as usize, row.slot, row.kv_index, k, v) {
+            if !group.put(isa, layer.layer as usize, (row.slot, row.kv_index), k, v) {
                 slots.draft_fault_row(slots.row_index(rows.set, rows.start + r));
             }
         }

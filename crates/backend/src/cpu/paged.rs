@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use paceline_kernels::attend::{KvLayout, KvPlace, KvStore};
+use paceline_kernels::isa::Isa;
 use paceline_kernels::numerics::{Activation, KV_BLOCK};
 
 use super::out_of_memory;
@@ -77,11 +78,18 @@ impl PagedGroup {
     }
 
     /// Stores K and V of all heads; false if a value was not finite.
-    pub(super) fn put(&mut self, layer: usize, slot: SlotId, position: usize, k: &[f32], v: &[f32]) -> bool {
+    pub(super) fn put(
+        &mut self,
+        isa: Isa,
+        layer: usize,
+        (slot, position): (SlotId, usize),
+        k: &[f32],
+        v: &[f32],
+    ) -> bool {
         let d = self.spec.head_dim;
         let mut finite = true;
         for (head, (k, v)) in k.chunks_exact(d).zip(v.chunks_exact(d)).enumerate() {
-            finite &= self.store.store(self.place(layer, slot, position, head), k, v);
+            finite &= self.store.store(isa, self.place(layer, slot, position, head), k, v);
         }
         finite
     }

@@ -15,7 +15,7 @@
 //! A head dim is padded to a multiple of 32 with zeros, which change no bit of a product.
 
 use crate::memory::Number;
-use crate::numerics::{Activation, K_TILE, KV_BLOCK, LANES, PANEL, bf16_to_f32, round_bf16};
+use crate::numerics::{Activation, K_TILE, KV_BLOCK, LANES, PANEL, bf16_to_f32};
 use crate::vector::Vector;
 
 /// Elements of a tile.
@@ -67,8 +67,8 @@ impl KvLayout {
 
 /// Type of a stored K or V.
 pub(crate) trait Element: Number {
-    /// The value rounded to this type.
-    fn round(x: f32) -> Self;
+    /// A value that this type holds exactly.
+    fn narrow(x: f32) -> Self;
     fn widen(self) -> f32;
     /// Place in a line of an output (0..16) with an even or odd k.
     fn place(output: usize, parity: usize) -> usize;
@@ -82,8 +82,8 @@ pub(crate) trait Element: Number {
 
 impl Element for u16 {
     #[inline(always)]
-    fn round(x: f32) -> u16 {
-        round_bf16(x)
+    fn narrow(x: f32) -> u16 {
+        (x.to_bits() >> 16) as u16
     }
     #[inline(always)]
     fn widen(self) -> f32 {
@@ -109,7 +109,7 @@ impl Element for u16 {
 
 impl Element for f32 {
     #[inline(always)]
-    fn round(x: f32) -> f32 {
+    fn narrow(x: f32) -> f32 {
         x
     }
     #[inline(always)]

@@ -1,8 +1,10 @@
 //! K and V of a group of layers, in blocks.
 
 use super::layout::{Element, KvLayout, LINE, MAX_HEAD_DIM, PANELS, TILE, tile_place};
+use crate::isa::Isa;
 use crate::memory::{HugeBuf, OutOfMemory};
 use crate::numerics::{Activation, K_TILE, KV_BLOCK, LANES, PANEL};
+use crate::vector::{Vector, per_level};
 
 /// The K/V memory of layers that share a layout: `[layer][block][kv head]` blocks, zeros at first.
 ///
@@ -60,7 +62,7 @@ impl KvStore {
     /// # Panics
     /// If a place is outside the store, or K or V is not `head_dim` long.
     #[must_use = "a row that is not finite is a fault of its sequence"]
-    pub fn store(&mut self, place: KvPlace, k: &[f32], v: &[f32]) -> bool {
+    pub fn store(&mut self, isa: Isa, place: KvPlace, k: &[f32], v: &[f32]) -> bool {
         let head = self.head_index(place);
         let dim = self.layout.head_dim;
         assert!(
@@ -70,8 +72,8 @@ impl KvStore {
             v.len()
         );
         match &mut self.tiles {
-            Tiles::Bf16(tiles) => write(block_mut(tiles, self.layout, head), place.slot, k, v),
-            Tiles::F32(tiles) => write(block_mut(tiles, self.layout, head), place.slot, k, v),
+            Tiles::Bf16(tiles) => write_bf16(isa, block_mut(tiles, self.layout, head), place.slot, k, v),
+            Tiles::F32(tiles) => write_f32(isa, block_mut(tiles, self.layout, head), place.slot, k, v),
         }
     }
 
@@ -142,14 +144,28 @@ fn block_mut<E: Element>(tiles: &mut [E], layout: KvLayout, head: usize) -> &mut
     tiles[head * len..][..len].as_chunks_mut().0
 }
 
+per_level! {
+    fn write_bf16(block: &mut [[u16; TILE]], slot: usize, key: &[f32], value: &[f32]) -> bool = write;
+}
+per_level! {
+    fn write_f32(block: &mut [[f32; TILE]], slot: usize, key: &[f32], value: &[f32]) -> bool = write;
+}
+
 /// Writes one key into a block; false if it had to be zeros.
-fn write<E: Element>(block: &mut [[E; TILE]], slot: usize, k: &[f32], v: &[f32]) -> bool {
-    let [mut k_rounded, mut v_rounded] = [[E::round(0.0); MAX_HEAD_DIM]; 2];
+#[inline(always)]
+fn write<V: Vector, E: Element>(
+    level: V,
+    block: &mut [[E; TILE]],
+    slot: usize,
+    k: &[f32],
+    v: &[f32],
+) -> bool {
+    let [mut k_rounded, mut v_rounded] = [[0.0; MAX_HEAD_DIM]; 2];
     let (k_rounded, v_rounded) = (&mut k_rounded[..k.len()], &mut v_rounded[..v.len()]);
-    let finite = round(k, k_rounded) & round(v, v_rounded);
+    let finite = round::<V, E>(level, k, k_rounded) & round::<V, E>(level, v, v_rounded);
     if !finite {
-        k_rounded.fill(E::round(0.0));
-        v_rounded.fill(E::round(0.0));
+        k_rounded.fill(0.0);
+        v_rounded.fill(0.0);
     }
     let d_tiles = block.len() / (2 * PANELS);
     let (panel, key) = (slot / PANEL, slot % PANEL);
@@ -158,8 +174,8 @@ fn write<E: Element>(block: &mut [[E; TILE]], slot: usize, k: &[f32], v: &[f32])
         // The half of the tile that has the key, line by line: one line has an even and an odd dim.
         let lines = &mut tile.as_chunks_mut::<LINE>().0[key / LANES * (K_TILE / 2)..];
         for (line, pair) in lines.iter_mut().zip(k.as_chunks::<2>().0) {
-            line[E::place(key % LANES, 0)] = pair[0];
-            line[E::place(key % LANES, 1)] = pair[1];
+            line[E::place(key % LANES, 0)] = E::narrow(pair[0]);
+            line[E::place(key % LANES, 1)] = E::narrow(pair[1]);
         }
     }
     for (tile, v) in v_tiles[panel * d_tiles..].iter_mut().zip(v_rounded.chunks(PANEL)) {
@@ -167,22 +183,28 @@ fn write<E: Element>(block: &mut [[E; TILE]], slot: usize, k: &[f32], v: &[f32])
         let lines = tile.as_chunks_mut::<LINE>().0.iter_mut().skip(key / 2).step_by(K_TILE / 2);
         for (line, v) in lines.zip(v.chunks(LANES)) {
             for (dim, x) in v.iter().enumerate() {
-                line[E::place(dim, key % 2)] = *x;
+                line[E::place(dim, key % 2)] = E::narrow(*x);
             }
         }
     }
     finite
 }
 
-/// Rounds a row; false if a value is not finite afterwards.
-#[inline]
-fn round<E: Element>(from: &[f32], to: &mut [E]) -> bool {
-    let mut finite = true;
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = E::round(*from);
-        finite &= to.widen().is_finite();
+/// Rounds a row as `E`; false if a value is not finite afterwards.
+#[inline(always)]
+fn round<V: Vector, E: Element>(level: V, from: &[f32], to: &mut [f32]) -> bool {
+    let (from, from_rest) = from.as_chunks::<LANES>();
+    let (to, to_rest) = to.as_chunks_mut::<LANES>();
+    let mut strange = level.splat(0.0);
+    for (from, to) in from.iter().zip(to) {
+        let x = E::round_lanes(level, level.load(from));
+        strange = level.select(level.le(level.abs(x), level.splat(f32::MAX)), strange, level.splat(1.0));
+        level.store(x, to);
     }
-    finite
+    let x = E::round_lanes(level, level.load_first(from_rest));
+    strange = level.select(level.le(level.abs(x), level.splat(f32::MAX)), strange, level.splat(1.0));
+    level.store_first(x, to_rest);
+    !level.any(level.lt(level.splat(0.0), strange))
 }
 
 fn read<E: Element>(block: &[[E; TILE]], slot: usize, k: &mut [f32], v: &mut [f32]) {
