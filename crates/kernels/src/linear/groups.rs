@@ -3,8 +3,11 @@
 use super::inputs::Preparation;
 use super::kernel::Kernel;
 use super::packed::TILE;
-use super::{CALLERS_OWN, CHUNK_PANELS, Context, PackedMatrix, RowsMut, RowsRef, SharedRows};
+use super::{CHUNK_PANELS, Context, PackedMatrix, RowsMut, RowsRef, SharedRows};
 use crate::numerics::{Activation, PANEL};
+
+/// Bytes of groups that one thread takes in one go: the taking costs as much as reading some ten kilobytes.
+const CHUNK_BYTES: usize = 64 << 10;
 
 /// Outputs in groups of equal size, each group at the start of a panel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,9 +63,9 @@ pub fn linear_groups(
             out.copy_from_slice(&finished.c[..columns.len()]);
         }
     };
-    // Small groups are taken several at a time: each chunk costs as much as reading some ten kilobytes.
+    // Small groups are taken several at a time.
     let group_bytes = per_group * w.k_tiles() * TILE * size_of::<u16>();
-    let per_chunk = (CALLERS_OWN / group_bytes.max(1)).max(1);
+    let per_chunk = (CHUNK_BYTES / group_bytes.max(1)).max(1);
     team.run(chosen.len().div_ceil(per_chunk), |thread, chunk| {
         (chunk * per_chunk..((chunk + 1) * per_chunk).min(chosen.len())).for_each(|i| run(thread, i));
     });

@@ -50,10 +50,9 @@ const CHUNK_PANELS: usize = 8;
 const MANY_ROWS: usize = 32;
 /// Bytes of weights below which the taking of chunks counts.
 const SMALL_MATRIX: usize = 1 << 20;
-/// Bytes of weights, times how often the rows go over them, up to which a product stays with its caller. Calling the others and
-/// waiting for them costs about as much as a thread needs for reading so much from its L2 cache: a product of one row with 128 KB
-/// takes 2.4 us alone and 3.0 us with two threads at `amx`, 3.1 and 3.6 us at `avx512`.
-const CALLERS_OWN: usize = 64 << 10;
+/// Bytes of weights, times how often the rows go over them, up to which a product stays with its caller: calling the others and
+/// waiting for them takes longer. Measured in rounds of the tiny pair at `amx`, where two caches hold more of its weights than one.
+const CALLERS_OWN: usize = 16 << 10;
 
 /// What the products of one backend share: the level, the threads, and their scratch memory.
 #[derive(Debug)]
