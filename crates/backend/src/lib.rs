@@ -44,7 +44,7 @@ pub use paceline_kernels::select::{
 };
 pub use pass::{Pass, PassBuilder, PassSlot, Row, RowSet, Rows, Wants};
 pub use recorder::{Door, Record, Recorder};
-pub use slot::{Finish, KvBlockId, SlotId, SlotInit, SlotReport, TokenId};
+pub use slot::{DraftFaults, Finish, KvBlockId, SlotId, SlotInit, SlotReport, TokenId};
 pub use source::{
     ExpertSource, KvGroupSpec, MatrixLayout, MatrixSource, RopeSpec, RowSource, SourceError, TableSource,
 };

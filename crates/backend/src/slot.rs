@@ -64,6 +64,15 @@ pub enum Finish {
     Length,
 }
 
+/// Values of drafters that were not finite. Several drafters may work for a slot, so both can come in one round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct DraftFaults {
+    /// The logits from which a draft had to be chosen.
+    pub logits: bool,
+    /// K/V that was made of the target's taps at a committed row.
+    pub context: bool,
+}
+
 /// What happened to a slot since the last [`crate::Backend::collect`].
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct SlotReport {
@@ -81,6 +90,6 @@ pub struct SlotReport {
     pub finish: Option<Finish>,
     /// A value of this sequence was not finite: its request must fail. Other slots are untouched.
     pub fault: bool,
-    /// A drafter had no token to choose for this slot, because its logits were not finite. The text is not touched.
-    pub draft_fault: bool,
+    /// What a drafter computed for this slot that was not finite. The text is not touched.
+    pub draft_faults: DraftFaults,
 }

@@ -13,7 +13,7 @@ mod choosing;
 use paceline_kernels::select::{TokenCounts, TokenLogprobs};
 
 use crate::pass::{Pass, PassSlot, RowSet, Rows};
-use crate::slot::{Finish, SlotId, SlotInit, SlotReport, TokenId};
+use crate::slot::{DraftFaults, Finish, SlotId, SlotInit, SlotReport, TokenId};
 
 pub use choosing::Choosing;
 
@@ -169,7 +169,7 @@ impl SlotStates {
     /// token stands there all the same, for the target to judge like any other.
     pub fn put_draft(&mut self, slot: SlotId, step: usize, token: Option<TokenId>) {
         let slot = self.slot_mut(slot);
-        slot.report.draft_fault |= token.is_none();
+        slot.report.draft_faults.logits |= token.is_none();
         let token = token.unwrap_or_default();
         slot.tokens.truncate(slot.known + step);
         slot.tokens.push(token);
@@ -195,7 +195,7 @@ impl SlotStates {
         slot.report.logprobs.clear();
         slot.report.prompt_logprobs.clear();
         slot.report.accepted = 0;
-        slot.report.draft_fault = false;
+        slot.report.draft_faults = DraftFaults::default();
         report
     }
 
@@ -311,7 +311,7 @@ impl SlotStates {
         }
         if !part.chooses {
             slot.report.fault |= faults.contains(&true);
-            slot.report.draft_fault |= draft_faults.contains(&true);
+            slot.report.draft_faults.context |= draft_faults.contains(&true);
             slot.len += part.n_rows;
             return Some(Kept { row: part.first_row + part.n_rows - 1, wanted_row: None });
         }
@@ -324,7 +324,7 @@ impl SlotStates {
             slot.report.fault = true;
             return None;
         }
-        slot.report.draft_fault |= draft_faults[..n_known + n_emitted - 1].contains(&true);
+        slot.report.draft_faults.context |= draft_faults[..n_known + n_emitted - 1].contains(&true);
         let drafts_kept = emitted
             .iter()
             .enumerate()

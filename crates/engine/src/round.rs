@@ -46,8 +46,6 @@ pub(crate) struct RoundSlot {
     pub(crate) open_ended: bool,
     /// Set by the round: which of the drafter's sources the drafts are from.
     pub(crate) source: usize,
-    /// Set by the round: the drafts were chosen on the backend.
-    pub(crate) on_backend: bool,
     /// Set by the round: sources that can not draft for the slot any more, and why.
     pub(crate) failures: Vec<(usize, DraftError)>,
 }
@@ -161,7 +159,7 @@ fn draft(players: &mut Players<'_>, slots: &mut [RoundSlot]) {
     let vocab_size = players.target.description().vocab_size;
     for (part, proposal) in slots.iter_mut().filter(|part| part.n_drafts > 0).zip(proposals) {
         let settled = proposal.settle(players.backend, vocab_size);
-        (part.n_drafts, part.on_backend) = (settled.n_drafts, settled.on_backend);
+        part.n_drafts = settled.n_drafts;
         (part.source, part.failures) = (settled.source, settled.failures);
     }
 }
@@ -231,7 +229,6 @@ mod tests {
             room: n_drafts,
             open_ended: false,
             source: 0,
-            on_backend: false,
             failures: Vec::new(),
         };
         let mut slots = [part(0, 1, 2), part(1, 2, 0)];

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use paceline::Isa;
-use paceline_backend::{Backend, Mark, Op, Pass, RowSet, Rows, TokenId};
+use paceline_backend::{Backend, DraftFaults, Mark, Op, Pass, RowSet, Rows, TokenId};
 use paceline_checkpoint::{Inexact, ModelFolder};
 use paceline_models::{DFlash, DFlashConfig, DFlashRoom};
 use serde::Deserialize;
@@ -164,7 +164,7 @@ impl Check {
         self.network.take_in(&mut self.machine.backend, &pass);
         self.machine.backend.run(&Op::Commit, Rows { set: RowSet::All, start: 0, len: 0 });
         let report = self.machine.backend.collect(SLOT);
-        if report.fault || report.draft_fault {
+        if report.fault || report.draft_faults != DraftFaults::default() {
             return Err(Failure::failed("a value that is not finite came up; are the weights damaged?"));
         }
         Ok(report.emitted.iter().map(|token| i64::from(token.0)).collect())

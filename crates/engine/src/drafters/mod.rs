@@ -112,7 +112,6 @@ impl DraftSlot {
 
     /// Puts host tokens into the backend and says what there is.
     pub(crate) fn settle(self, backend: &mut dyn Backend, vocab_size: usize) -> Settled {
-        let on_backend = matches!(self.proposal, Proposal::Backend(_));
         let n_drafts = match self.proposal {
             Proposal::None => 0,
             Proposal::Backend(n) => n.min(self.wanted),
@@ -125,7 +124,7 @@ impl DraftSlot {
                 tokens.len()
             }
         };
-        Settled { n_drafts, on_backend, source: self.source, failures: self.failures }
+        Settled { n_drafts, source: self.source, failures: self.failures }
     }
 }
 
@@ -145,8 +144,6 @@ pub struct SettledSlot {
 pub(crate) struct Settled {
     /// Drafts to verify.
     pub(crate) n_drafts: usize,
-    /// They were chosen on the backend.
-    pub(crate) on_backend: bool,
     /// Whose they are.
     pub(crate) source: usize,
     /// Sources that gave up on the slot.
