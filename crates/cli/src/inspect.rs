@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
-use paceline::{Activation, Sizes};
+use paceline::{Activation, MemoryNeeded, Sizes};
 use paceline_checkpoint::ModelFolder;
 use paceline_models::{Description, Parameters};
 
+use crate::draft::DraftArgs;
 use crate::failure::Failure;
-use crate::made_up::open_shape;
-use crate::memory::{Needed, WEIGHT_BYTES, kv_bytes};
+use crate::made_up::{MadeUpArgs, open_shape};
+use crate::memory::{self, WEIGHT_BYTES, kv_bytes};
 use crate::model::{self, ActivationArg, ModelArg};
 use crate::numbers::{bytes, grouped};
 use crate::shapes;
@@ -31,6 +32,8 @@ pub(crate) struct Args {
     /// Tokens of a sequence to show the memory for; left out, some usual numbers
     #[arg(long, value_name = "N", value_parser = model::at_least_one)]
     context: Option<usize>,
+    #[command(flatten)]
+    draft: DraftArgs,
     /// Type of the activations, and so of K/V
     #[arg(long, value_enum, default_value = "bf16")]
     activations: ActivationArg,
@@ -50,7 +53,20 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let contexts = contexts(args.context, &description);
     let mut text = about(&folder, &description)?;
     parameters(&mut text, &description.parameters);
-    memory(&mut text, &description, args.activations.into(), &contexts)?;
+    let drafters = args.draft.open(&MadeUpArgs::configs_alone())?;
+    for (i, drafter) in drafters.folders().enumerate() {
+        let name = if i == 0 { "drafted by" } else { "then by" };
+        line(&mut text, name, &drafter.origin().display().to_string());
+    }
+    let draft = drafters.options();
+    kv_of_a_token(&mut text, &description, args.activations.into());
+    let activation = args.activations.into();
+    for (i, &context) in contexts.iter().enumerate() {
+        let needed = MemoryNeeded::of(&folder, draft.as_ref(), Sizes::single(context), activation)?;
+        let (all, parts) = (bytes(needed.total()), memory::parts(needed, ""));
+        let value = format!("{all} at {} tokens: {parts}; buffers come on top", grouped(context as u64));
+        line(&mut text, if i == 0 { "memory" } else { "" }, &value);
+    }
     line(&mut text, "level", &isa.level().to_string());
     io::stdout().lock().write_all(text.as_bytes()).map_err(Failure::output)
 }
@@ -101,13 +117,7 @@ fn parameters(text: &mut String, parts: &[Parameters]) {
     row(text, ["all", &grouped(count), &bytes(count * WEIGHT_BYTES), &bytes(read * WEIGHT_BYTES), ""]);
 }
 
-/// K/V of a token and memory at some contexts.
-fn memory(
-    text: &mut String,
-    description: &Description,
-    activation: Activation,
-    contexts: &[usize],
-) -> Result<(), Failure> {
+fn kv_of_a_token(text: &mut String, description: &Description, activation: Activation) {
     for (i, group) in description.kv_groups.iter().enumerate() {
         let layers = if group.layers == 1 { "layer" } else { "layers" };
         let of = match group.window {
@@ -117,16 +127,4 @@ fn memory(
         let name = if i == 0 { "K/V a token" } else { "" };
         line(text, name, &format!("{} {of}", bytes(kv_bytes(group, activation, 1))));
     }
-    for (i, &context) in contexts.iter().enumerate() {
-        let needed = Needed::of(description, Sizes::single(context), activation)?;
-        let value = format!(
-            "{} at {} tokens: {} of weights, {} of K/V; buffers come on top",
-            bytes(needed.total()),
-            grouped(context as u64),
-            bytes(needed.weights),
-            bytes(needed.kv)
-        );
-        line(text, if i == 0 { "memory" } else { "" }, &value);
-    }
-    Ok(())
 }

@@ -32,7 +32,7 @@ impl Loading<'_> {
     /// Loads it.
     pub(crate) fn run(self) -> Result<Engine, Failure> {
         let Self { folder, description, drafters, sizes, weights, .. } = self;
-        memory::check(folder, description, drafters, sizes, self.activations.into())?;
+        memory::check(folder, self.draft.as_ref(), sizes, self.activations.into())?;
         let progress = Progress::new("loading layers", description.n_layers);
         let options = LoadOptions {
             isa: self.isa,

@@ -19,6 +19,11 @@ pub(crate) struct MadeUpArgs {
 }
 
 impl MadeUpArgs {
+    /// For looking at configs without loading anything: a drafter may be what it may be with made-up weights.
+    pub(crate) fn configs_alone() -> Self {
+        Self { random_weights: Some(0), shape: None }
+    }
+
     /// Whether weights are made up.
     pub(crate) fn is_asked_for(&self) -> bool {
         self.random_weights.is_some()

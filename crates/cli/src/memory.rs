@@ -1,75 +1,22 @@
 //! What a model needs, and what the machine has: said before anything is loaded.
 
-use paceline::{Activation, Sizes};
-use paceline_backend::{KV_BLOCK, KvGroupSpec};
-use paceline_checkpoint::ModelFolder;
-use paceline_models::Description;
+use paceline::{Activation, DraftOptions, MemoryNeeded, ModelFolder, Sizes};
+use paceline_backend::KvGroupSpec;
 
-use crate::draft::Drafters;
 use crate::failure::Failure;
 use crate::numbers::bytes;
 
 /// Bytes of a weight.
 pub(crate) const WEIGHT_BYTES: u64 = 2;
 
-/// Bytes that a model takes at least; buffers come on top.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Needed {
-    /// Packed weights; what stays in a mapped file is not among them.
-    pub(crate) weights: u64,
-    /// K/V of all sequences at full context.
-    pub(crate) kv: u64,
-}
-
-impl Needed {
-    /// What a model needs at some sizes.
-    pub(crate) fn of(
-        description: &Description,
-        sizes: Sizes,
-        activation: Activation,
-    ) -> Result<Self, Failure> {
-        let packed = description.parameters.iter().filter(|part| !part.mapped);
-        let weights = packed.map(|part| part.count.saturating_mul(WEIGHT_BYTES)).fold(0, u64::saturating_add);
-        let blocks = sizes.limits(description, &[], activation)?.kv_blocks;
-        let groups = description.kv_groups.iter().zip(blocks);
-        let kv = groups.map(|(group, blocks)| kv_bytes(group, activation, blocks * KV_BLOCK)).sum();
-        Ok(Needed { weights, kv })
-    }
-
-    /// What it needs together with the models that draft for it.
-    fn with_drafters(
-        description: &Description,
-        drafters: &Drafters,
-        sizes: Sizes,
-        activation: Activation,
-    ) -> Result<Self, Failure> {
-        let mut needed = Needed::of(description, sizes, activation)?;
-        // Other drafters are small beside their target; what is no model says so when it is loaded.
-        for model in drafters.folders().filter_map(|folder| paceline_models::describe(folder.config()).ok()) {
-            let context = sizes.context.min(model.max_positions);
-            let own = Needed::of(&model, Sizes { context, ..sizes }, activation)?;
-            needed = Needed {
-                weights: needed.weights.saturating_add(own.weights),
-                kv: needed.kv.saturating_add(own.kv),
-            };
-        }
-        Ok(needed)
-    }
-
-    pub(crate) fn total(&self) -> u64 {
-        self.weights.saturating_add(self.kv)
-    }
-}
-
-/// Refuses a model that needs more memory than there is, with the models that draft for it.
+/// Refuses a model that needs more memory than there is, with those that draft for it.
 pub(crate) fn check(
     folder: &ModelFolder,
-    description: &Description,
-    drafters: &Drafters,
+    draft: Option<&DraftOptions<'_>>,
     sizes: Sizes,
     activation: Activation,
 ) -> Result<(), Failure> {
-    let needed = Needed::with_drafters(description, drafters, sizes, activation)?;
+    let needed = MemoryNeeded::of(folder, draft, sizes, activation)?;
     match available() {
         Some(available) if needed.total() > available => {
             Err(Failure::failed(refusal(folder, needed, available, sizes.context)))
@@ -78,16 +25,23 @@ pub(crate) fn check(
     }
 }
 
-fn refusal(folder: &ModelFolder, needed: Needed, available: u64, context: usize) -> String {
+fn refusal(folder: &ModelFolder, needed: MemoryNeeded, available: u64, context: usize) -> String {
     format!(
-        "{}: needs at least {} of memory ({} of weights, {} of K/V at {context} tokens), and {} are available; \
-         take a smaller model or context, or free memory",
+        "{}: needs at least {} of memory ({}), and {} are available; take a smaller model or context, or free memory",
         folder.origin().display(),
         bytes(needed.total()),
-        bytes(needed.weights),
-        bytes(needed.kv),
+        parts(needed, &format!(" at {context} tokens")),
         bytes(available)
     )
+}
+
+/// What the memory is for; `at` says what the K/V is for.
+pub(crate) fn parts(needed: MemoryNeeded, at: &str) -> String {
+    let buffers = match needed.drafter_buffers {
+        0 => String::new(),
+        drafter => format!(", {} of drafters' buffers", bytes(drafter)),
+    };
+    format!("{} of weights, {} of K/V{at}{buffers}", bytes(needed.weights), bytes(needed.kv))
 }
 
 /// Bytes of K and V of `tokens` tokens in a group.
@@ -166,6 +120,7 @@ fn group_available(groups: &str, read: impl Fn(&str) -> Option<String>) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::draft::Drafters;
 
     #[test]
     fn the_machine_says_what_it_has() {
@@ -196,34 +151,25 @@ mod tests {
     }
 
     #[test]
-    fn a_draft_model_is_counted() {
-        let shape = |name: &str| crate::made_up::open_shape(name).unwrap();
-        let of = |name: &str| paceline_models::describe(shape(name).config()).unwrap();
-        let (sizes, bf16) = (Sizes::single(4096), Activation::Bf16);
-        let alone = |name: &str| Needed::of(&of(name), sizes, bf16).unwrap();
-        let with = |drafter: &str| {
-            let drafters = Drafters::of_folder(shape(drafter));
-            Needed::with_drafters(&of("gemma4-31b"), &drafters, sizes, bf16).unwrap()
-        };
-        let (target, model) = (alone("gemma4-31b"), alone("gemma4-e2b"));
-        let sum = Needed { weights: target.weights + model.weights, kv: target.kv + model.kv };
-        assert_eq!(with("gemma4-e2b"), sum);
-        assert_eq!(with("gemma4-31b-assistant"), target);
-    }
-
-    #[test]
     fn a_refusal_has_the_figures() {
-        let folder = crate::made_up::open_shape("gemma4-31b").unwrap();
-        let description = paceline_models::describe(folder.config()).unwrap();
-        let sizes = Sizes::single(4096);
-        let needed = Needed::of(&description, sizes, Activation::Bf16).unwrap();
-        let text = refusal(&folder, needed, 8_000_000_000, sizes.context);
-        assert!(
-            text.starts_with(
-                "gemma4-31b: needs at least 63.04 GB of memory (61.39 GB of weights, 1.65 GB of K/V at 4096 tokens), \
-                 and 8.00 GB are available"
+        let shape = |name: &str| crate::made_up::open_shape(name).unwrap();
+        let (folder, sizes) = (shape("gemma4-31b"), Sizes::single(4096));
+        let text = |drafter: Option<&str>| {
+            let drafters = drafter.map(|name| Drafters::of_folder(shape(name)));
+            let draft = drafters.as_ref().and_then(Drafters::options);
+            let needed = MemoryNeeded::of(&folder, draft.as_ref(), sizes, Activation::Bf16).unwrap();
+            refusal(&folder, needed, 8_000_000_000, sizes.context)
+        };
+        for (drafter, start) in [
+            (
+                None,
+                "gemma4-31b: needs at least 63.04 GB of memory (61.39 GB of weights, 1.65 GB of K/V at 4096 tokens), and 8.00 GB",
             ),
-            "{text}"
-        );
+            (Some("gemma4-31b-assistant"), "?"),
+            (Some("gemma4-31b-dflash"), "?"),
+            (Some("gemma4-e2b"), "?"),
+        ] {
+            assert!(text(drafter).starts_with(start), "{}", text(drafter));
+        }
     }
 }

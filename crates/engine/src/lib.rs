@@ -67,7 +67,7 @@ pub use engine::{Engine, EngineParts};
 pub use error::{Broken, BuildError, Failed, GenerateError, Refused};
 pub use events::{Completion, Event, FinishReason, Finished, Usage};
 pub use handle::{EngineHandle, Events, Ticket};
-pub use load::{DraftOptions, DraftSource, LoadError, LoadOptions, load, load_parts};
+pub use load::{DraftOptions, DraftSource, LoadError, LoadOptions, MemoryNeeded, load, load_parts};
 pub use number::{NumberError, parse_number};
 pub use paceline_backend::{Activation, BackendInfo, Distribution, Isa, TokenId};
 pub use paceline_checkpoint::{GenerationConfig, Inexact, ModelFolder, Tokenizer};

@@ -1,6 +1,7 @@
 //! From model folders to an [`Engine`] on the CPU.
 
 mod bind;
+mod needed;
 
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use crate::sizes::Sizes;
 use crate::text::{Detokenizer, TextDecoder};
 use bind::{Binding, DraftersToBind, Fitting};
 pub use bind::{DraftOptions, DraftSource};
+pub use needed::MemoryNeeded;
 
 /// Most drafts of a round.
 const MAX_DRAFTS: usize = 64;
@@ -28,7 +30,7 @@ pub struct LoadOptions<'a> {
     pub threads: usize,
     /// Activation type.
     pub activation: Activation,
-    /// Sizes; `draft` sets `max_drafts`.
+    /// Sizes; `draft` raises `max_drafts` to what its drafters need.
     pub sizes: Sizes,
     /// What to do with weights that bf16 cannot hold.
     pub inexact: Inexact,
@@ -97,6 +99,19 @@ pub enum LoadError {
         /// What its config says.
         positions: usize,
     },
+    /// More drafts than the block of a DFlash drafter has masks.
+    #[error(
+        "{folder}: {found} drafts a round are asked for; expected at most {most}, its block_size less one: ask for fewer, or leave \
+         the number to the drafter"
+    )]
+    BlockDrafts {
+        /// The drafter's folder.
+        folder: String,
+        /// The number.
+        found: usize,
+        /// What it can draft.
+        most: usize,
+    },
     /// A number of drafts that no round can have.
     #[error("{found} drafts a round are asked for; expected at most {MAX_DRAFTS}")]
     TooManyDrafts {
@@ -133,7 +148,7 @@ pub fn load_parts(
     let fitting = Fitting { folder, description: &description, context: sizes.context };
     let drafters = draft.as_ref().map(|draft| DraftersToBind::read(draft, fitting)).transpose()?;
     if let Some(drafters) = &drafters {
-        sizes.max_drafts = drafters.most_drafts()?;
+        sizes.max_drafts = sizes.max_drafts.max(drafters.most_drafts()?);
     }
     let drafter_kv = drafters.as_ref().map(DraftersToBind::kv_groups).unwrap_or_default();
     let limits = sizes.limits(&description, &drafter_kv, activation)?;

@@ -73,7 +73,8 @@ impl Request {
 pub struct DraftSettings {
     /// Draft at all, where the engine has a drafter.
     pub enabled: bool,
-    /// Drafts a round; 0 is plain decoding. `None`: what the drafter suggests.
+    /// Drafts a round at most; 0 is plain decoding. A drafter that cannot draft as many drafts what it can. `None`: what the drafter
+    /// suggests.
     pub tokens_per_round: Option<usize>,
 }
 

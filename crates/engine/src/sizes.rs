@@ -100,7 +100,7 @@ impl Sizes {
 }
 
 /// Bytes of one block of a group.
-fn block_bytes(spec: &KvGroupSpec, activation: Activation) -> u64 {
+pub(crate) fn block_bytes(spec: &KvGroupSpec, activation: Activation) -> u64 {
     let value_bytes = match activation {
         Activation::Bf16 => 2,
         Activation::F32 => 4,
@@ -128,6 +128,7 @@ mod tests {
             vocab_size: 10,
             hidden_size: 8,
             max_positions: 1000,
+            mask_token: None,
             parameters: vec![],
             kv_groups: windows.iter().map(spec).collect(),
         }

@@ -139,6 +139,7 @@ impl Config {
             vocab_size: v,
             hidden_size: h,
             max_positions: self.max_positions,
+            mask_token: None,
             parameters,
             kv_groups: self.kv_layout().0,
         }
@@ -345,6 +346,7 @@ pub(crate) fn load(
         softcap: None,
         hidden_size: c.hidden_size,
         vocab_size: c.vocab_size,
+        mask_token: None,
         // No assistant reads the K/V of this family.
         sliding: None,
         full: None,

@@ -15,7 +15,7 @@ use paceline_checkpoint::{Inexact, RawConfig, SIZES, Tensors};
 use crate::error::ModelError;
 use crate::gemma4::{LayerConfig, LayerKind, TextReader};
 use crate::loader::WeightLoader;
-use crate::target::{ExportLayer, Exports};
+use crate::target::{DrafterSize, ExportLayer, Exports};
 
 /// Config of an assistant.
 #[derive(Clone, Debug, PartialEq)]
@@ -102,6 +102,37 @@ impl AssistantConfig {
             eps: text.required_f64("rms_norm_eps", 0.0..=1.0)? as f32,
             layers,
         })
+    }
+
+    /// What it takes beside its target where so many sequences are drafted for.
+    pub fn size(&self, n_slots: usize) -> DrafterSize {
+        let (b, h, v) = (self.backbone_hidden_size, self.hidden_size, self.vocab_size);
+        let layer = |layer: &LayerConfig| {
+            let attention = 2 * h * self.n_heads * layer.head_dim + layer.head_dim;
+            attention + 3 * h * self.intermediate_size + 4 * h + 1
+        };
+        let layers: usize = self.layers.iter().map(layer).sum();
+        let head = v * h + self.centroids.map_or(0, |(clusters, _)| clusters * h);
+        let values: usize = self.buffer_widths().iter().chain(&self.head_widths()).sum();
+        DrafterSize {
+            parameters: (3 * b * h + layers + h + head) as u64,
+            buffer_values: n_slots as u64 * (values + b) as u64,
+        }
+    }
+
+    /// Widths of [`Buffers`], in their order.
+    fn buffer_widths(&self) -> [usize; 8] {
+        let (b, h) = (self.backbone_hidden_size, self.hidden_size);
+        let heads = self.layers.iter().map(|layer| self.n_heads * layer.head_dim).max().unwrap_or(0);
+        [2 * b, h, h, heads, heads, h, self.intermediate_size, b]
+    }
+
+    /// Widths of the head's buffers: scores of clusters, those that are looked into, logits.
+    fn head_widths(&self) -> [usize; 3] {
+        match self.centroids {
+            None => [0, 0, self.vocab_size],
+            Some((clusters, top)) => [clusters, top, top * (self.vocab_size / clusters)],
+        }
     }
 
     /// Whether the assistant fits a target, and where its layers read.
@@ -223,16 +254,16 @@ impl Gemma4Assistant {
         let head = load_head(&mut from, raw, &config, n_slots)?;
         from.tensors.finish()?;
         let mut buffer = |width: usize| from.backend.buffer(n_slots, width);
-        let heads = config.layers.iter().map(|layer| config.n_heads * layer.head_dim).max().unwrap_or(0);
+        let [input, x, u, q, heads, h, inner, hidden] = config.buffer_widths();
         let buffers = Buffers {
-            input: buffer(2 * b)?,
-            x: buffer(h)?,
-            u: buffer(h)?,
-            q: buffer(heads)?,
+            input: buffer(input)?,
+            x: buffer(x)?,
+            u: buffer(u)?,
+            q: buffer(q)?,
             heads: buffer(heads)?,
             h: buffer(h)?,
-            inner: buffer(config.intermediate_size)?,
-            hidden: buffer(b)?,
+            inner: buffer(inner)?,
+            hidden: buffer(hidden)?,
         };
         let slot_hidden = buffer(b)?;
         Ok(Self {
@@ -371,12 +402,13 @@ fn load_head(
     } else {
         from.rows("lm_head.weight", &[v, h])?
     };
-    let Some((n_clusters, top)) = config.centroids else {
+    let [scores, clusters, logits] = config.head_widths();
+    let Some((n_clusters, _)) = config.centroids else {
         // Files of a dense head may carry the centroid tensors; nothing reads them.
         from.tensors.discard("masked_embedding.centroids.weight");
         from.tensors.discard("masked_embedding.token_ordering");
         let w = from.matrix(&[&head], MatrixLayout::Plain)?;
-        return Ok(Head::Dense { w, logits: from.backend.buffer(n_slots, v)? });
+        return Ok(Head::Dense { w, logits: from.backend.buffer(n_slots, logits)? });
     };
     let centroids = from.linear("masked_embedding.centroids.weight", n_clusters, h)?;
     let order = from.tensors.take_flat("masked_embedding.token_ordering", v)?.to_i64()?;
@@ -391,9 +423,9 @@ fn load_head(
     Ok(Head::Clustered {
         centroids,
         head: packed,
-        scores: from.backend.buffer(n_slots, n_clusters)?,
-        clusters: from.backend.buffer(n_slots, top)?,
-        logits: from.backend.buffer(n_slots, top * (v / n_clusters))?,
+        scores: from.backend.buffer(n_slots, scores)?,
+        clusters: from.backend.buffer(n_slots, clusters)?,
+        logits: from.backend.buffer(n_slots, logits)?,
     })
 }
 

@@ -34,6 +34,9 @@ pub struct Description {
     pub hidden_size: usize,
     /// Largest number of positions.
     pub max_positions: usize,
+    /// The token that stands for what is not known yet, where the family has one: a drafter that fills in masks and names none means
+    /// this.
+    pub mask_token: Option<u32>,
     /// Parameters by kind.
     pub parameters: Vec<Parameters>,
     /// K/V groups.
@@ -59,10 +62,25 @@ impl Description {
         self.parameters.iter().map(|part| part.count).sum()
     }
 
+    /// Parameters that are held in packed memory.
+    pub fn packed_parameters(&self) -> u64 {
+        let packed = self.parameters.iter().filter(|part| !part.mapped);
+        packed.map(|part| part.count).fold(0, u64::saturating_add)
+    }
+
     /// Parameters that a decoded token reads.
     pub fn read_parameters(&self) -> u64 {
         self.parameters.iter().map(|part| part.read_per_token).sum()
     }
+}
+
+/// What a drafter takes beside its target, by its config alone. K/V is not in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DrafterSize {
+    /// Parameters that are held in packed memory.
+    pub parameters: u64,
+    /// Values of its buffers, and of those that the target keeps for it.
+    pub buffer_values: u64,
 }
 
 /// A layer whose K/V a drafter may read.
@@ -100,6 +118,8 @@ pub struct Exports {
     pub hidden_size: usize,
     /// Entries of the vocabulary.
     pub vocab_size: usize,
+    /// See [`Description::mask_token`].
+    pub mask_token: Option<u32>,
     /// The last layer with a window that owns K/V.
     pub sliding: Option<ExportLayer>,
     /// The last layer without a window that owns K/V.

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use paceline::{
-    Activation, Completion, DraftOptions, Engine, EngineParts, Inexact, Isa, LoadOptions, Request, RequestId,
+    Activation, Completion, Engine, EngineParts, Inexact, Isa, LoadOptions, Request, RequestId,
     SamplingOptions, Sizes, TokenId,
 };
 use paceline_backend::{Backend, Checked, CpuBackend, Findings, Place, Transcript, Witness, WitnessStand};
@@ -68,15 +68,13 @@ impl<B: Backend + 'static> Lab<'_, B> {
         threads: usize,
         watch: impl FnOnce(B) -> Box<dyn Backend>,
     ) -> Result<EngineParts, Failure> {
-        let draft = self.drafters.options();
-        let draft = draft.map(|draft| DraftOptions { tokens_per_round: Some(MAX_DRAFTS), ..draft });
         let options = LoadOptions {
             isa,
             threads,
             activation: self.activation,
             sizes: self.sizes,
             inexact: self.inexact,
-            draft,
+            draft: self.drafters.options(),
             tokenizer: None,
             progress: &mut |_layers, _of| {},
         };

@@ -3,8 +3,8 @@
 use paceline_backend::{Backend, KvGroupSpec};
 use paceline_checkpoint::{Inexact, ModelFolder, VocabularyDifference};
 use paceline_models::{
-    AssistantConfig, DFlash, DFlashConfig, DFlashRoom, Description, Gemma4Assistant, Limits, LoadOptions,
-    ModelError, Target,
+    AssistantConfig, DFlash, DFlashConfig, DFlashRoom, Description, DrafterSize, Gemma4Assistant, Limits,
+    LoadOptions, ModelError, Target,
 };
 
 use super::{LoadError, MAX_DRAFTS};
@@ -18,7 +18,7 @@ use crate::drafters::{
 pub struct DraftOptions<'a> {
     /// Who drafts. Of several, the first that proposes something for a sequence in a round. Not empty.
     pub sources: Vec<DraftSource<'a>>,
-    /// Drafts a round; `None`: what each drafter suggests.
+    /// Drafts a round, which every drafter has to be able to draft; `None`: what each drafter suggests.
     pub tokens_per_round: Option<usize>,
     /// Settings of an assistant.
     pub assistant: AssistantConventions,
@@ -163,6 +163,16 @@ fn name(folder: &ModelFolder) -> String {
     folder.origin().display().to_string()
 }
 
+/// Sizes of a DFlash drafter where rounds have at most so many drafts.
+fn dflash_room<'a>(limits: &Limits, max_drafts: usize, kv_blocks: &'a [usize]) -> DFlashRoom<'a> {
+    DFlashRoom {
+        tapped_rows: limits.max_rows,
+        block_rows: limits.n_slots * (1 + max_drafts),
+        logit_rows: limits.logit_rows,
+        kv_blocks,
+    }
+}
+
 /// What drafters are bound to.
 pub(super) struct Binding<'a> {
     pub(super) target: &'a dyn Target,
@@ -205,12 +215,33 @@ impl<'a> DraftersToBind<'a> {
             Some(n) => n,
             None => drafter.suggests()?,
         };
-        if found > MAX_DRAFTS { Err(LoadError::TooManyDrafts { found }) } else { Ok(found) }
+        if found > MAX_DRAFTS {
+            return Err(LoadError::TooManyDrafts { found });
+        }
+        match drafter {
+            ToBind::DFlash(folder, config, _) if found >= config.block_size => {
+                Err(LoadError::BlockDrafts { folder: name(folder), found, most: config.block_size - 1 })
+            }
+            _ => Ok(found),
+        }
     }
 
     /// K/V groups of all drafters, in order.
     pub(super) fn kv_groups(&self) -> Vec<KvGroupSpec> {
         self.list.iter().flat_map(ToBind::kv_groups).collect()
+    }
+
+    /// What each drafter takes beside the target.
+    pub(super) fn sizes(&self, limits: &Limits, max_drafts: usize) -> impl Iterator<Item = DrafterSize> {
+        self.list.iter().map(move |drafter| match drafter {
+            ToBind::Ngram(_) | ToBind::Prediction => DrafterSize { parameters: 0, buffer_values: 0 },
+            ToBind::Assistant(_, config) => config.size(limits.n_slots),
+            ToBind::DFlash(_, config, taps) => config.size(taps.len(), &dflash_room(limits, max_drafts, &[])),
+            // Its buffers are as little known as the target's.
+            ToBind::Model(_, description) => {
+                DrafterSize { parameters: description.packed_parameters(), buffer_values: 0 }
+            }
+        })
     }
 
     /// Layers after which a drafter reads the target's stream.
@@ -246,12 +277,7 @@ impl<'a> DraftersToBind<'a> {
                 }
                 ToBind::DFlash(folder, ..) => {
                     let (raw, tensors) = (folder.config(), folder.tensors()?);
-                    let room = DFlashRoom {
-                        tapped_rows: limits.max_rows,
-                        block_rows: limits.n_slots * (1 + to.max_drafts),
-                        logit_rows: limits.logit_rows,
-                        kv_blocks: own_blocks,
-                    };
+                    let room = dflash_room(limits, to.max_drafts, own_blocks);
                     let network = DFlash::bind(raw, tensors, backend, exports, room, inexact)?;
                     Box::new(DFlashDrafter::new(network, self.options.block, n_drafts))
                 }

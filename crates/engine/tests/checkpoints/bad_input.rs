@@ -1,6 +1,6 @@
 //! Folders that do not fit, and requests to a model without a tokenizer.
 
-use paceline::{Activation, ModelFolder, Refused, Request, Sizes, load};
+use paceline::{Activation, MemoryNeeded, ModelFolder, Refused, Request, Sizes, load};
 use paceline_testkit::paths::{asset, oracle};
 
 use crate::setup::{open, options, sizes, tokens};
@@ -40,4 +40,31 @@ fn a_folder_without_tokenizer_runs_and_makes_no_text() {
     let mut request = Request::new(tokens(&[2, 105]), 5);
     request.stop = vec!["a".into()];
     assert_eq!(engine.submit(request), Err(Refused::StopWithoutText));
+}
+
+#[test]
+fn what_drafters_take_is_known_before_they_are_loaded() {
+    let tiny = ModelFolder::open(&asset("tiny-gemma4")).unwrap();
+    let (sizes, activation) = (Sizes { n_slots: 3, max_drafts: 4, ..Sizes::single(300) }, Activation::Bf16);
+    let of = |drafter: Option<&ModelFolder>| {
+        let progress = &mut |_, _| {};
+        let options = options(&tiny, drafter, sizes, activation, progress);
+        let needed = MemoryNeeded::of(&tiny, options.draft.as_ref(), sizes, activation).unwrap();
+        (needed, load(&tiny, options).unwrap().backend_info())
+    };
+    let (plain, loaded_plain) = of(None);
+    assert_eq!((plain.kv, plain.drafter_buffers), (loaded_plain.kv_bytes as u64, 0));
+    for (name, own_kv) in
+        [("tiny-gemma4-assistant", false), ("tiny-gemma4-dflash", true), ("tiny-gemma4", true)]
+    {
+        let drafter = ModelFolder::open(&asset(name)).unwrap();
+        let (needed, loaded) = of(Some(&drafter));
+        assert_eq!(needed.kv, loaded.kv_bytes as u64, "{name}");
+        assert_eq!(needed.kv > plain.kv, own_kv, "{name}");
+        assert_eq!(needed.drafter_buffers > 0, name != "tiny-gemma4", "{name}");
+        let weights = needed.weights - plain.weights;
+        // What is packed is padded to whole tiles, and vectors take twice as much.
+        let taken = (loaded.weight_bytes - loaded_plain.weight_bytes) as u64;
+        assert!((weights..weights * 11 / 10).contains(&taken), "{name}: {weights} counted, {taken} taken");
+    }
 }

@@ -57,6 +57,8 @@ fn engine(
     let mut options = options(&target, Some(drafter), sizes, activation, progress);
     let draft = options.draft.as_mut().unwrap();
     draft.block = block;
+    // Requests may ask for more than the block has masks, which is not for an engine to be loaded with.
+    draft.tokens_per_round = draft.tokens_per_round.filter(|&drafts| drafts < 8);
     if ngrams {
         draft.sources.insert(0, DraftSource::Ngram(NgramLengths::new(1, 3).unwrap()));
     }
@@ -339,6 +341,37 @@ fn damaged_drafters_and_those_of_other_targets_are_refused_by_name() {
 }
 
 #[test]
+fn more_drafts_than_a_block_has_masks_are_refused() {
+    let (target, drafter, progress) = (target(), drafter(|_, _| {}), &mut |_, _| {});
+    let message = |asked| {
+        let progress = &mut |_, _| {};
+        let options = options(&target, Some(&drafter), sizes(80, 1, 64, asked), Activation::Bf16, progress);
+        load(&target, options).err().map(|error| error.to_string())
+    };
+    assert_eq!(message(7), None);
+    let message = message(8).expect("8 drafts of 7 masks");
+    assert!(message.contains("8 drafts") && message.contains("expected at most 7"), "{message}");
+    // An engine may have room for more, for a request that asks for as many as it can get.
+    let mut options = options(&target, Some(&drafter), sizes(80, 1, 64, 12), Activation::Bf16, progress);
+    options.draft.as_mut().unwrap().tokens_per_round = None;
+    let completion = load(&target, options).unwrap().generate(request(0, 9, 30, 12)).unwrap();
+    assert!(draft(&completion).accepted_by_position.len() == 7, "{completion:?}");
+}
+
+#[test]
+fn a_mask_that_the_config_leaves_out_is_the_targets() {
+    let accepted = |drafter: &ModelFolder| {
+        let mut engine = engine(drafter, sizes(80, 1, 64, 7), Activation::F32, DraftBlock::Short, false);
+        let completion = engine.generate(request(0, 9, 30, 7)).unwrap();
+        draft(&completion).accepted_per_round.clone()
+    };
+    let unnamed = drafter(|config, _| config["dflash_config"]["mask_token_id"] = Value::Null);
+    let other = drafter(|config, _| config["dflash_config"]["mask_token_id"] = json!(9));
+    assert_eq!(accepted(&unnamed), accepted(&drafter(|_, _| {})));
+    assert_ne!(accepted(&unnamed), accepted(&other));
+}
+
+#[test]
 fn two_drafters_that_read_taps_are_refused() {
     let (target, drafter, progress) = (target(), drafter(|_, _| {}), &mut |_, _| {});
     let mut options = options(&target, Some(&drafter), sizes(80, 1, 64, 3), Activation::Bf16, progress);
@@ -353,18 +386,20 @@ fn a_drafter_whose_values_overflow_is_dropped_and_the_text_goes_on() {
         |engine: &mut Engine| -> Result<Completion, GenerateError> { engine.generate(request(1, 7, 30, 3)) };
     let plain = &plainly(&[request(1, 7, 30, 3)], Activation::Bf16)[0];
     // In the context's rows, in its K/V alone, and inside the block.
-    for tensor in [
-        "fc.weight",
-        "layers.0.self_attn.v_proj.weight",
-        "layers.2.mlp.down_proj.weight",
-        "layers.0.self_attn.q_norm.weight",
+    let (context, logits) =
+        ("the K/V that it made of the target's hidden states was not finite", "its logits were");
+    for (tensor, what) in [
+        ("fc.weight", context),
+        ("layers.0.self_attn.v_proj.weight", context),
+        ("layers.2.mlp.down_proj.weight", logits),
+        ("layers.0.self_attn.q_norm.weight", logits),
     ] {
         let drafter = drafter(|_, weights| fill(weights, tensor, LARGEST));
         let mut engine = engine(&drafter, sizes(80, 1, 64, 3), Activation::Bf16, DraftBlock::Short, false);
         let drafted = completion(&mut engine).unwrap();
         assert_eq!(drafted.token_ids, plain.token_ids, "{tensor}");
         let reason = draft(&drafted).inactive_reason.as_deref().expect(tensor);
-        assert!(reason.contains("not finite"), "{tensor}: {reason}");
+        assert!(reason.contains(what) && reason.contains("not finite"), "{tensor}: {reason}");
         engine.check_integrity().unwrap();
     }
 }

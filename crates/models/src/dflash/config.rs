@@ -3,8 +3,9 @@
 use paceline_backend::{KvGroupSpec, RopeSpec};
 use paceline_checkpoint::{RawConfig, SIZES, Section};
 
+use super::DFlashRoom;
 use crate::error::ModelError;
-use crate::target::Description;
+use crate::target::{Description, DrafterSize};
 
 /// Widest block, and most taps, that a config may ask for.
 const MOST: usize = 1 << 10;
@@ -38,8 +39,8 @@ pub(super) struct LayerConfig {
 pub struct DFlashConfig {
     /// Rows of the block that the drafter was trained on: an anchor and masks.
     pub block_size: usize,
-    /// The token that stands for what is not known yet.
-    pub mask_token: u32,
+    /// The token that stands for what is not known yet; `None` leaves it to the target, see [`Description::mask_token`].
+    mask_token: Option<u32>,
     /// Entries of the target's vocabulary.
     pub vocab_size: usize,
     /// Entries of the drafter's own vocabulary, where it is smaller.
@@ -88,7 +89,10 @@ impl DFlashConfig {
         let vocab_size = size("vocab_size")?;
         let config = DFlashConfig {
             block_size: reader.either("block_size").required_usize("block_size", 2..=MOST)?,
-            mask_token: reader.either("mask_token_id").required_usize("mask_token_id", 0..=1 << 24)? as u32,
+            mask_token: reader
+                .either("mask_token_id")
+                .optional_usize("mask_token_id", 0..=1 << 24)?
+                .map(|id| id as u32),
             vocab_size,
             draft_vocab_size: top
                 .optional_usize("draft_vocab_size", 1..=vocab_size)?
@@ -114,9 +118,9 @@ impl DFlashConfig {
     }
 
     fn check(&self, reader: &Reader<'_>) -> Result<(), ModelError> {
-        if self.mask_token as usize >= self.vocab_size {
+        if let Some(mask) = self.mask_token.filter(|&mask| mask as usize >= self.vocab_size) {
             let expected = format!("an id below vocab_size = {}", self.vocab_size);
-            return Err(reader.inconsistent("mask_token_id", expected, self.mask_token));
+            return Err(reader.inconsistent("mask_token_id", expected, mask));
         }
         if !self.head_dim.is_multiple_of(8) || !(8..=MAX_HEAD_DIM).contains(&self.head_dim) {
             let expected = format!("a multiple of 8 up to {MAX_HEAD_DIM}");
@@ -132,6 +136,49 @@ impl DFlashConfig {
             }
             _ => Ok(()),
         }
+    }
+
+    /// What it takes beside its target, of whose layers it reads `n_taps`. A table or head of its own is not counted where the config
+    /// does not tell of it.
+    pub fn size(&self, n_taps: usize, room: &DFlashRoom<'_>) -> DrafterSize {
+        let (h, d) = (self.hidden_size, self.head_dim);
+        let layer =
+            2 * h * d * (self.n_heads + self.kv_heads) + 3 * h * self.intermediate_size + 2 * h + 2 * d;
+        let head = self.draft_vocab_size.map_or(0, |tokens| tokens * h);
+        let [taps, context, block, logits]: [usize; 4] = [
+            n_taps * h,
+            self.context_widths().iter().sum(),
+            self.stream_widths().iter().sum(),
+            self.n_logits(),
+        ];
+        let of_rows = |rows: usize, width: usize| rows as u64 * width as u64;
+        // The projections of context rows are packed once more, stacked.
+        let context_projection = self.context_widths()[2] * h;
+        DrafterSize {
+            parameters: (n_taps * h * h + h + self.layers.len() * layer + h + head + context_projection)
+                as u64,
+            buffer_values: of_rows(room.tapped_rows, taps + context)
+                + of_rows(room.block_rows, block)
+                + of_rows(room.logit_rows, logits),
+        }
+    }
+
+    /// Widths of the buffers over context rows: two of the stream, and K and V of all layers.
+    pub(super) fn context_widths(&self) -> [usize; 3] {
+        let kv = self.layers.len() * 2 * self.kv_heads * self.head_dim;
+        [self.hidden_size, self.hidden_size, kv]
+    }
+
+    /// Widths of the buffers over block rows, in the order of [`super::Stream`].
+    pub(super) fn stream_widths(&self) -> [usize; 7] {
+        let (h, d) = (self.hidden_size, self.head_dim);
+        let qkv = (self.n_heads + 2 * self.kv_heads) * d;
+        [h, h, qkv, self.n_heads * d, h, self.intermediate_size, h]
+    }
+
+    /// Tokens that have a logit.
+    pub(super) fn n_logits(&self) -> usize {
+        self.draft_vocab_size.unwrap_or(self.vocab_size)
     }
 
     /// The K/V groups that the drafter owns: one for the layers of each window.
@@ -181,12 +228,22 @@ impl DFlashConfig {
             Some(layers) => layers.clone(),
             None => default_taps(n_layers, self.layers.len()),
         };
-        match layers.iter().find(|&&layer| layer >= n_layers) {
-            Some(layer) => {
-                Err(mismatch("target_layer_ids", format!("layers below {n_layers}"), layer.to_string()))
-            }
-            None => Ok(layers),
+        if let Some(layer) = layers.iter().find(|&&layer| layer >= n_layers) {
+            return Err(mismatch("target_layer_ids", format!("layers below {n_layers}"), layer.to_string()));
         }
+        self.mask(raw, target.mask_token)?;
+        Ok(layers)
+    }
+
+    /// The token of masks: the config's, else the target's.
+    pub(super) fn mask(&self, raw: &RawConfig, of_target: Option<u32>) -> Result<u32, ModelError> {
+        let of_target = of_target.filter(|&mask| (mask as usize) < self.vocab_size);
+        self.mask_token.or(of_target).ok_or_else(|| ModelError::Inconsistent {
+            file: raw.file().to_path_buf(),
+            what: "mask_token_id".to_owned(),
+            expected: "a token id, because the target's family has no mask of its own".to_owned(),
+            found: "none".to_owned(),
+        })
     }
 }
 

@@ -98,6 +98,7 @@ pub struct DFlashRoom<'a> {
 /// A DFlash drafter, bound to the target that it was loaded for.
 pub struct DFlash {
     config: DFlashConfig,
+    mask: TokenId,
     groups: Vec<OwnedGroup>,
     embedding: Table,
     embedding_scale: f32,
@@ -126,8 +127,9 @@ impl DFlash {
         let config = DFlashConfig::parse(raw)?;
         let tensors = tensors.into_text()?;
         refuse_other_tensors(raw, &tensors)?;
-        let (h, d) = (config.hidden_size, config.head_dim);
+        let h = config.hidden_size;
         let taps = config.taps_of(raw, target)?;
+        let mask = TokenId(config.mask(raw, target.mask_token)?);
         let (specs, places) = config.kv_layout();
         let mut groups = Vec::with_capacity(specs.len());
         for (&spec, &n_blocks) in specs.iter().zip(room.kv_blocks) {
@@ -149,27 +151,29 @@ impl DFlash {
         let (embedding, w, tokens) = embedding_and_head(&mut from, raw, &config, target)?;
         from.tensors.finish()?;
         let mut context = |width| from.backend.buffer(room.tapped_rows, width);
+        let [fused, normed, kv] = config.context_widths();
         let context = Context {
             taps,
             fc,
-            fused: context(h)?,
-            normed: context(h)?,
+            fused: context(fused)?,
+            normed: context(normed)?,
             norm,
             kv_projection,
-            kv: context(kv_projection.outputs as usize)?,
+            kv: context(kv)?,
         };
         let logit_rows = room.logit_rows;
         let head =
-            Head { w, tokens, logits: from.backend.buffer(logit_rows, w.outputs as usize)?, logit_rows };
+            Head { w, tokens, logits: from.backend.buffer(logit_rows, config.n_logits())?, logit_rows };
         let mut block = |width| from.backend.buffer(room.block_rows, width);
+        let [x, u, qkv, heads, h, inner, wanted] = config.stream_widths();
         let stream = Stream {
-            x: block(h)?,
-            u: block(h)?,
-            qkv: block((config.n_heads + 2 * config.kv_heads) * d)?,
-            heads: block(config.n_heads * d)?,
+            x: block(x)?,
+            u: block(u)?,
+            qkv: block(qkv)?,
+            heads: block(heads)?,
             h: block(h)?,
-            inner: block(config.intermediate_size)?,
-            wanted: block(h)?,
+            inner: block(inner)?,
+            wanted: block(wanted)?,
         };
         Ok(Self {
             groups,
@@ -182,6 +186,7 @@ impl DFlash {
             final_norm,
             head,
             stream,
+            mask,
             config,
         })
     }
@@ -203,7 +208,7 @@ impl DFlash {
 
     /// The token of a block's masks.
     pub fn mask(&self) -> TokenId {
-        TokenId(self.config.mask_token)
+        self.mask
     }
 
     /// Lets the rows of a block see one another as if the config declared one direction for all layers; `None`: as it says.

@@ -64,6 +64,7 @@ pub(crate) fn load(
         softcap: config.softcap,
         hidden_size: config.hidden_size,
         vocab_size: config.vocab_size,
+        mask_token: Some(MASK_TOKEN),
         sliding: export(LayerKind::Sliding),
         full: export(LayerKind::Full),
         hidden_post_norm: wanted.u,
@@ -116,6 +117,9 @@ fn stream(config: &Gemma4Config, backend: &mut dyn Backend, rows: usize) -> Resu
     })
 }
 
+/// `<mask>` in the vocabulary of every Gemma 4.
+const MASK_TOKEN: u32 = 4;
+
 fn description(config: &Gemma4Config) -> Description {
     Description {
         architecture: config.model_type.clone(),
@@ -124,6 +128,7 @@ fn description(config: &Gemma4Config) -> Description {
         vocab_size: config.vocab_size,
         hidden_size: config.hidden_size,
         max_positions: config.max_positions,
+        mask_token: Some(MASK_TOKEN),
         parameters: parameters(config),
         kv_groups: config.kv_layout().0,
     }

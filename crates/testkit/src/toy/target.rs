@@ -43,6 +43,7 @@ impl ToyTarget {
             vocab_size: model.vocab_size as usize,
             hidden_size: HASH_WIDTH,
             max_positions: 1 << 20,
+            mask_token: None,
             parameters: Vec::new(),
             kv_groups: own_groups(model).collect(),
         }
@@ -119,6 +120,7 @@ fn exports(model: &ToyModel, layers: &[Layer], wanted: Buf) -> Exports {
         softcap: None,
         hidden_size: HASH_WIDTH,
         vocab_size: model.vocab_size as usize,
+        mask_token: None,
         sliding: last(true),
         full: last(false),
         hidden_post_norm: wanted,

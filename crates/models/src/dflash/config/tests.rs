@@ -37,6 +37,7 @@ fn target() -> Description {
         vocab_size: 320,
         hidden_size: 64,
         max_positions: 1000,
+        mask_token: None,
         parameters: vec![],
         kv_groups: vec![],
     }
@@ -57,7 +58,7 @@ fn both_published_layouts_give_the_same_drafter() {
     });
     let (older, newer) = (parse(&published()).unwrap(), parse(&newer).unwrap());
     assert_eq!(older, newer);
-    assert_eq!((older.block_size, older.mask_token, older.rope.theta), (8, 4, 1e6));
+    assert_eq!((older.block_size, older.mask_token, older.rope.theta), (8, Some(4), 1e6));
     let flat = changed(|c| {
         for field in ["mask_token_id", "target_layer_ids"] {
             c[field] = c["dflash_config"][field].take();
@@ -108,13 +109,26 @@ fn taps_that_are_not_named_follow_the_formula() {
 }
 
 #[test]
+fn a_mask_that_is_not_named_is_the_targets_or_refused() {
+    let with_mask = |mask_token| Description { mask_token, ..target() };
+    let unnamed = changed(|c| c["dflash_config"]["mask_token_id"] = Value::Null);
+    let (config, raw) = (parse(&unnamed).unwrap(), raw(&unnamed));
+    assert_eq!(config.mask(&raw, Some(7)).unwrap(), 7);
+    config.fit(&raw, &with_mask(Some(7))).unwrap();
+    for none in [None, Some(320)] {
+        let message = config.fit(&raw, &with_mask(none)).unwrap_err().to_string();
+        assert!(message.contains("mask_token_id") && message.contains("expected a token id"), "{message}");
+    }
+    assert_eq!(parse(&published()).unwrap().mask(&raw, Some(7)).unwrap(), 4, "a named one goes first");
+}
+
+#[test]
 fn what_does_not_fit_is_refused_by_name() {
     type Change = fn(&mut Value);
-    let cases: [(Change, &[&str]); 20] = [
+    let cases: [(Change, &[&str]); 19] = [
         (|c| c["block_size"] = json!(1), &["block_size` is 1", "from 2"]),
         (|c| c["block_size"] = Value::Null, &["block_size"]),
         (|c| c["dflash_config"]["mask_token_id"] = json!(320), &["mask_token_id", "below vocab_size = 320"]),
-        (|c| c["dflash_config"]["mask_token_id"] = Value::Null, &["mask_token_id"]),
         (|c| c["dflash_config"]["target_layer_ids"] = json!([]), &["target_layer_ids", "1 to"]),
         (|c| c["dflash_config"]["target_layer_ids"] = json!([-1]), &["target_layer_ids"]),
         (|c| c["sliding_window"] = Value::Null, &["sliding_window"]),
