@@ -165,21 +165,31 @@ fn a_prompt_is_shared_where_its_answer_is_repeated_in_other_words() {
 fn a_prompt_is_held_only_while_nobody_needs_its_blocks() {
     let [_, model] = models();
     // No room is made for prompts, so what they hold is missing.
-    let case = Case::new(&model, sizes(600, 2, 16, 0), ToyDrafter::None, vec![]);
-    let mut talk = Talk { tokens: model.prompt(200, 0), engine: case.engine(), case, shared: 0 };
-    let requests: Vec<_> = (0..6).map(|_| talk.request(300)).collect();
-    let expected = plain(&talk.case, &requests[0]).token_ids;
-    let ids: Vec<_> = requests.into_iter().map(|request| talk.engine.submit(request).unwrap()).collect();
-    let (mut events, mut texts) = (Vec::new(), vec![Completion::default(); ids.len()]);
-    while !talk.engine.is_idle() {
-        talk.engine.step(&mut events).unwrap();
-        talk.engine.check_integrity().unwrap();
-        for (id, event) in events.drain(..) {
-            texts[ids.iter().position(|other| *other == id).unwrap()].add(event).unwrap();
+    let case = Case::new(&model, sizes(600, 4, 16, 0), ToyDrafter::None, vec![]);
+    let course = |keep: bool| {
+        let mut talk =
+            Talk { tokens: model.prompt(200, 0), engine: case.engine(), case: case.clone(), shared: 0 };
+        let mut request = talk.request(300);
+        request.keep_kv = keep;
+        let expected = plain(&talk.case, &request).token_ids;
+        let submit = |_| talk.engine.submit(request.clone()).unwrap();
+        let ids: Vec<_> = (0..8).map(submit).collect();
+        let (mut events, mut texts, mut most) = (Vec::new(), vec![Completion::default(); ids.len()], 0);
+        while !talk.engine.is_idle() {
+            talk.engine.step(&mut events).unwrap();
+            talk.engine.check_integrity().unwrap();
+            most = most.max(talk.engine.n_requests().0);
+            for (id, event) in events.drain(..) {
+                texts[ids.iter().position(|other| *other == id).unwrap()].add(event).unwrap();
+            }
         }
-    }
-    assert!(texts.iter().all(|text| text.token_ids == expected));
-    assert_eq!(talk.engine.status().preemptions, 0);
+        assert!(texts.iter().all(|text| text.token_ids == expected));
+        let status = talk.engine.status();
+        (most, status.rounds, status.preemptions)
+    };
+    let without = course(false);
+    assert!(without.0 >= 3, "{without:?}");
+    assert_eq!(course(true), without, "most at a time, rounds and preemptions");
 }
 
 #[test]
