@@ -164,6 +164,11 @@ pub trait Backend: Send {
 
     // ---- what tests, `check` and `prove` look at; never part of a round
 
+    /// An op over rows of the current pass as it is really run. Where a drafter was not sure of its drafts a slot has fewer rows than the
+    /// host allows for; on a backend where these are absent, the rows behind them stand further up. What follows here takes rows at
+    /// the places where they stand.
+    fn live(&self, op: &Op, rows: Rows) -> (Op, Rows);
+
     /// A buffer's row.
     fn peek(&self, buf: Buf, row: usize) -> Vec<f32>;
 

@@ -127,16 +127,18 @@ impl<B: Backend> Checked<B> {
     }
 
     fn run_checked(&mut self, op: &Op, rows: Rows) {
-        let before: Vec<_> = (0..rows.len).map(|index| self.save(op, rows, index)).collect();
+        let each = (0..rows.len).map(|index| (index, self.inner.live(op, rows.one(index))));
+        let each: Vec<_> = each.filter(|(_, (_, live))| live.len > 0).collect();
+        let before: Vec<_> = each.iter().map(|(_, (op, live))| self.save(op, *live, 0)).collect();
         self.inner.run(op, rows);
-        let together: Vec<_> = (0..rows.len).map(|index| self.values(op, rows, index)).collect();
-        let after: Vec<_> = (0..rows.len).map(|index| self.save(op, rows, index)).collect();
-        for index in 0..rows.len {
-            self.restore(&before[index]);
+        let together: Vec<_> = each.iter().map(|(_, (op, live))| self.values(op, *live, 0)).collect();
+        let after: Vec<_> = each.iter().map(|(_, (op, live))| self.save(op, *live, 0)).collect();
+        for (i, &(index, (live_op, live))) in each.iter().enumerate() {
+            self.restore(&before[i]);
             self.inner.run(op, rows.one(index));
-            let alone = self.values(op, rows, index);
-            self.compare(op, rows, index, &together[index], &alone);
-            self.restore(&after[index]);
+            let alone = self.values(&live_op, live, 0);
+            self.compare(op, rows, index, &together[i], &alone);
+            self.restore(&after[i]);
         }
     }
 }

@@ -61,6 +61,9 @@ macro_rules! delegate_one {
         ) -> Result<(), crate::BackendError> {
             self.inner.reserve(n_slots, capacity, max_rows)
         }
+        fn live(&self, op: &crate::Op, rows: crate::Rows) -> (crate::Op, crate::Rows) {
+            self.inner.live(op, rows)
+        }
         fn peek(&self, buf: crate::Buf, row: usize) -> Vec<f32> {
             self.inner.peek(buf, row)
         }

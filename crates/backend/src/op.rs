@@ -396,6 +396,18 @@ impl Op {
         }
     }
 
+    /// The op with its first row, where it has one, as `place` says.
+    pub(crate) fn with_first_row(mut self, place: impl FnOnce(usize) -> usize) -> Self {
+        if let Op::Logits { first_row, .. }
+        | Op::Choose { first_row, .. }
+        | Op::ChooseDraft { first_row, .. }
+        | Op::ChooseBlock { first_row, .. } = &mut self
+        {
+            *first_row = place(*first_row);
+        }
+        self
+    }
+
     /// What the op writes at the rows it is run on. Ops that write per-slot state only have no entry.
     pub fn operands(&self) -> OpOperands {
         let one = |out: Buf| OpOperands { written: [Some(out), None], stored: None };

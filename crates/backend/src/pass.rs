@@ -119,6 +119,21 @@ impl Pass {
         Rows { set: RowSet::Tapped, start: 0, len: self.tapped.len() }
     }
 
+    /// Copies the pass without some of its rows, which are known tokens of no slot. Every slot keeps its part.
+    pub(crate) fn copy_without(&self, dead: &[bool], to: &mut Pass) {
+        let mut builder = std::mem::take(to).rebuild();
+        for part in &self.slots {
+            let rows = part.first_row..part.first_row + part.n_rows;
+            let n_dead = dead[rows.clone()].iter().filter(|dead| **dead).count();
+            let wanted = self.rows[rows.clone()].iter().zip(&dead[rows.clone()]);
+            let n_wanted = wanted.filter(|(row, dead)| row.wants.hidden && !**dead).count();
+            let n_drafts = part.n_drafts.saturating_sub(n_dead);
+            builder.slot(PassSlot { n_rows: part.n_rows - n_dead, n_drafts, n_wanted, ..*part });
+            rows.filter(|&row| !dead[row]).for_each(|row| builder.row(self.rows[row]));
+        }
+        *to = builder.build();
+    }
+
     /// Clears the pass and keeps its memory.
     pub fn rebuild(mut self) -> PassBuilder {
         self.rows.clear();

@@ -35,6 +35,9 @@ pub struct SlotInit {
     pub sampling: Arc<Sampling>,
     /// Log-probabilities to report of emitted tokens.
     pub logprobs: Option<LogprobsWanted>,
+    /// How sure a drafter on the backend has to be of a draft and all before it, by its own probabilities, for it to be verified: drafts
+    /// behind the first of which it is less sure are dropped. 0 verifies all.
+    pub draft_confidence: f32,
     /// Places of prompt tokens whose log-probabilities are reported too, where a pass wants the logits of the rows before them.
     pub scored: Range<usize>,
 }
@@ -50,6 +53,7 @@ impl SlotInit {
             end_tokens: [].into(),
             sampling: Arc::default(),
             logprobs: None,
+            draft_confidence: 0.0,
             scored: 0..0,
         }
     }
@@ -84,6 +88,8 @@ pub struct SlotReport {
     pub logprobs: Vec<TokenLogprobs>,
     /// Log-probabilities of the prompt tokens of [`SlotInit::scored`] that were read, in order.
     pub prompt_logprobs: Vec<TokenLogprobs>,
+    /// Drafts that were verified: fewer than the pass allowed for where the drafter was not sure of them.
+    pub verified: usize,
     /// Emitted tokens that were drafts, that is, drafts that survived the cut at an end.
     pub accepted: usize,
     /// Set when the sequence ended.

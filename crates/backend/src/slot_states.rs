@@ -9,13 +9,17 @@
 //! read, `t[len ..]` are prompt tokens and nothing is chosen.
 
 mod choosing;
+mod live;
 
+use paceline_kernels::math::ln;
 use paceline_kernels::select::{TokenCounts, TokenLogprobs};
 
+use crate::op::Op;
 use crate::pass::{Pass, PassSlot, RowSet, Rows};
 use crate::slot::{DraftFaults, Finish, SlotId, SlotInit, SlotReport, TokenId};
 
-pub use choosing::Choosing;
+pub use choosing::{Choosing, Listed};
+use live::LiveRows;
 
 /// A row of the current pass with its values resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +50,12 @@ struct Slot {
     known: usize,
     /// The drafts, as rules take them.
     drafts: Vec<u32>,
+    /// Logarithm of [`SlotInit::draft_confidence`].
+    least_logprob: f32,
+    /// Log-probability of the drafts so far, all of them right, by their drafter.
+    logprob: f32,
+    /// The drafts that are left, where the drafter was not sure of those behind them. What is made of these is dead.
+    cut: Option<usize>,
     /// Counts of the known tokens, where there are penalties. A draft is in them once it is accepted.
     counts: Option<TokenCounts>,
     len: usize,
@@ -63,6 +73,18 @@ fn count(init: &SlotInit, tokens: &[TokenId]) -> Option<TokenCounts> {
 }
 
 impl Slot {
+    /// Whether drafts are dropped of which their drafter is not sure.
+    fn wants_confidence(&self) -> bool {
+        self.init.draft_confidence > 0.0
+    }
+
+    /// The drafts of a round are gone.
+    fn clear_drafts(&mut self) {
+        self.tokens.truncate(self.known);
+        self.drafts.clear();
+        (self.logprob, self.cut) = (0.0, None);
+    }
+
     fn alive(&self) -> bool {
         self.report.finish.is_none() && !self.report.fault
     }
@@ -93,7 +115,10 @@ impl Slot {
 #[derive(Debug, Default)]
 pub struct SlotStates {
     slots: Vec<Option<Slot>>,
+    /// The current pass, without its dead rows.
     pass: Pass,
+    /// Where its rows were before.
+    live: LiveRows,
     rows: Vec<ResolvedRow>,
     row_faults: Vec<bool>,
     /// The same of what a drafter made of a row.
@@ -135,10 +160,13 @@ impl SlotStates {
             end_ids: init.end_tokens.iter().map(|token| token.0).collect(),
             counts: count(&init, &tokens),
             len: init.len,
+            least_logprob: ln(init.draft_confidence),
             init,
             tokens,
             known,
             drafts: Vec::new(),
+            logprob: 0.0,
+            cut: None,
             report: SlotReport::default(),
         });
     }
@@ -159,16 +187,26 @@ impl SlotStates {
     /// [`crate::Backend::put_drafts`].
     pub fn put_drafts(&mut self, slot: SlotId, drafts: &[TokenId]) {
         let slot = self.slot_mut(slot);
-        slot.tokens.truncate(slot.known);
+        slot.clear_drafts();
         slot.tokens.extend_from_slice(drafts);
-        slot.drafts.clear();
         slot.drafts.extend(drafts.iter().map(|draft| draft.0));
     }
 
-    /// Sets draft `step` behind the known tokens. Steps of a round come in order. `None`: the drafter's logits were not finite; some
-    /// token stands there all the same, for the target to judge like any other.
-    pub fn put_draft(&mut self, slot: SlotId, step: usize, token: Option<TokenId>) {
+    /// Sets draft `step` behind the known tokens, with the drafter's log-probability of it. Steps of a round come in order. `None`: the
+    /// drafter's logits were not finite; some token stands there all the same, for the target to judge like any other.
+    pub fn put_draft(&mut self, slot: SlotId, step: usize, token: Option<TokenId>, logprob: f32) {
         let slot = self.slot_mut(slot);
+        if step == 0 {
+            slot.clear_drafts();
+        }
+        if slot.cut.is_some() {
+            return;
+        }
+        slot.logprob += logprob;
+        if slot.wants_confidence() && slot.logprob < slot.least_logprob {
+            slot.cut = Some(step);
+            return;
+        }
         slot.report.draft_faults.logits |= token.is_none();
         let token = token.unwrap_or_default();
         slot.tokens.truncate(slot.known + step);
@@ -182,8 +220,7 @@ impl SlotStates {
         let slot = self.slot_mut(slot);
         slot.len = slot.len.min(len);
         slot.known = slot.known.min(slot.len + 1);
-        slot.tokens.truncate(slot.known);
-        slot.drafts.clear();
+        slot.clear_drafts();
         slot.counts = count(&slot.init, &slot.tokens);
     }
 
@@ -194,7 +231,7 @@ impl SlotStates {
         slot.report.emitted.clear();
         slot.report.logprobs.clear();
         slot.report.prompt_logprobs.clear();
-        slot.report.accepted = 0;
+        (slot.report.verified, slot.report.accepted) = (0, 0);
         slot.report.draft_faults = DraftFaults::default();
         report
     }
@@ -209,11 +246,18 @@ impl SlotStates {
         &self.slot(slot).tokens
     }
 
-    /// [`crate::Backend::begin`]: resolves the rows of a pass.
+    /// [`crate::Backend::begin`]: resolves the rows of a pass. Rows whose token was to be a draft that was dropped are dead: they are
+    /// left out, and those behind them move up, see [`SlotStates::live`].
     pub fn begin(&mut self, pass: &Pass) {
-        self.pass.clone_from(pass);
+        let slots = &self.slots;
+        self.live.find(pass, |row| {
+            let slot = slots[row.slot.0 as usize].as_ref().expect("the scheduler only names open slots");
+            let at = slot.len.saturating_add_signed(row.token_offset as isize);
+            slot.cut.is_some_and(|left| row.masked_by.is_none() && at >= slot.known + left)
+        });
+        self.live.copy(pass, &mut self.pass);
         self.rows.clear();
-        for row in pass.rows() {
+        for row in self.pass.rows() {
             let slot = self.slots[row.slot.0 as usize].as_ref().expect("the scheduler only names open slots");
             let place = |offset: i32| slot.len.saturating_add_signed(offset as isize);
             let at = place(row.token_offset);
@@ -230,17 +274,22 @@ impl SlotStates {
         }
         for faults in [&mut self.row_faults, &mut self.row_draft_faults] {
             faults.clear();
-            faults.resize(pass.rows().len(), false);
+            faults.resize(self.pass.rows().len(), false);
         }
         self.chosen.clear();
-        self.chosen.resize(pass.wanted().len(), None);
-        let n_wanted = self.logprobs.len().max(pass.wanted().len());
+        self.chosen.resize(self.pass.wanted().len(), None);
+        let n_wanted = self.logprobs.len().max(self.pass.wanted().len());
         self.logprobs.resize_with(n_wanted, TokenLogprobs::default);
         self.kept.clear();
         self.kept.resize(pass.slots().len(), None);
     }
 
-    /// The current pass.
+    /// An op over rows of the pass that was begun, as one over those of them that are live, at the places where these stand.
+    pub fn live(&self, op: &Op, rows: Rows) -> (Op, Rows) {
+        (op.with_first_row(|row| self.live.count_before(rows.set, row)), self.live.of(rows))
+    }
+
+    /// The current pass, without rows that are dead.
     pub fn pass(&self) -> &Pass {
         &self.pass
     }
@@ -330,10 +379,11 @@ impl SlotStates {
             .enumerate()
             .filter(|&(i, token)| i < part.n_drafts && slot.tokens.get(base + 1 + i).copied() == *token);
         slot.report.accepted += drafts_kept.count();
+        slot.report.verified += part.n_drafts;
+        slot.clear_drafts();
         slot.tokens.truncate(base + 1);
         slot.tokens.extend(emitted.iter().flatten());
         slot.known = slot.tokens.len();
-        slot.drafts.clear();
         if let Some(counts) = &mut slot.counts {
             emitted.iter().flatten().for_each(|token| counts.add_output(token.0));
         }
@@ -451,5 +501,57 @@ mod tests {
         assert_eq!((report.fault, report.emitted), (false, ids(&[21, 22])));
         let report = round(&mut s, 1, &[23], &[None, Some(24)]);
         assert!(report.fault && report.emitted.is_empty());
+    }
+
+    #[test]
+    fn drafts_of_which_the_drafter_is_not_sure_are_dead() {
+        let mut s = SlotStates::new(2);
+        let [unsure, other] = [SlotId(0), SlotId(1)];
+        s.open(unsure, SlotInit { draft_confidence: 0.5, ..SlotInit::greedy(ids(&[2]), 99) }, 0);
+        s.open(other, SlotInit::greedy(ids(&[3]), 99), 0);
+        for _ in 0..2 {
+            let mut drafting = Vec::new();
+            // Together 0.9, 0.63, 0.44: from there on its rows are gone, whatever is put later.
+            for (step, sure) in [0.9_f32, 0.7, 0.7, 1.0].into_iter().enumerate() {
+                let mut pass = Pass::builder();
+                [unsure, other].iter().for_each(|&slot| pass.borrowed(slot, step, 0));
+                s.begin(&pass.build());
+                drafting.push(s.rows().iter().map(|row| row.slot).collect::<Vec<_>>());
+                for slot in [unsure, other] {
+                    s.put_draft(slot, step, Some(TokenId(10 + step as u32)), sure.ln());
+                }
+            }
+            assert_eq!(
+                drafting,
+                [vec![unsure, other], vec![unsure, other], vec![unsure, other], vec![other]]
+            );
+            let mut pass = Pass::builder();
+            [unsure, other].iter().for_each(|&slot| pass.target(slot, 1, 4, true, true));
+            let pass = pass.build();
+            s.begin(&pass);
+            assert_eq!((s.rows().len(), s.pass().wanted().len(), s.pass().tapped().len()), (8, 8, 8));
+            for rows in [pass.all(), pass.wanted_rows(), pass.tapped_rows()] {
+                let live = |start, len| {
+                    let (op, live) = s.live(&Op::Commit, Rows { start, len, ..rows });
+                    assert_eq!((op, live.set), (Op::Commit, rows.set));
+                    (live.start, live.len)
+                };
+                assert_eq!(
+                    [live(0, 10), live(2, 3), live(3, 2), live(5, 5)],
+                    [(0, 8), (2, 1), (3, 0), (3, 5)]
+                );
+            }
+            let logits = crate::Buf { index: 0, width: 1 };
+            let choose = |first_row| Op::Choose { logits, softcap: None, first_row };
+            let (op, rows) = s.live(&choose(5), Rows { start: 7, len: 2, ..pass.wanted_rows() });
+            assert_eq!((op, rows.start, rows.len), (choose(3), 5, 2));
+            for row in 0..8 {
+                s.set_chosen(row, Some(TokenId([10, 11, 30, 10, 11, 12, 13, 31][row])));
+            }
+            s.commit();
+            let reports = [unsure, other].map(|slot| s.collect(slot));
+            assert_eq!(reports.clone().map(|report| (report.verified, report.accepted)), [(2, 2), (4, 4)]);
+            assert_eq!(reports.map(|report| report.emitted.len()), [3, 5]);
+        }
     }
 }

@@ -141,7 +141,7 @@ impl WitnessStand {
 
 /// A row of the pass that is running.
 struct PassRow {
-    /// Its text, if it is one that is compared.
+    /// Its text, if it is one that is compared and the row is live.
     text: Option<usize>,
     position: usize,
     hashes: Vec<u64>,
@@ -195,7 +195,8 @@ impl<B: Backend> Witness<B> {
             let at = rows.start + index;
             let at = if rows.set == RowSet::Wanted { self.pass.wanted()[at] as usize } else { at };
             let Some(text) = self.rows[at].text else { continue };
-            let values = row_values(&self.inner, op, rows, index, |buf| self.columns.of(buf));
+            let (live_op, live) = self.inner.live(op, rows.one(index));
+            let values = row_values(&self.inner, &live_op, live, 0, |buf| self.columns.of(buf));
             let row = &mut self.rows[at];
             let place = Place { text, position: row.position, op: row.hashes.len() };
             row.hashes.push(hash(&values));
@@ -256,8 +257,11 @@ impl<B: Backend> Backend for Witness<B> {
         self.sites.clear();
         self.rows.clear();
         for index in 0..pass.rows().len() {
-            let (slot, position) = self.inner.peek_row(pass.all(), index);
-            self.rows.push(PassRow { text: self.text_of(slot), position, hashes: Vec::new() });
+            let (_, live) = self.inner.live(&Op::Commit, pass.all().one(index));
+            let place = (live.len > 0).then(|| self.inner.peek_row(live, 0));
+            let text = place.and_then(|(slot, _)| self.text_of(slot));
+            let position = place.map_or(0, |(_, position)| position);
+            self.rows.push(PassRow { text, position, hashes: Vec::new() });
         }
     }
 

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::chat_prompt::PromptEncoder;
 use crate::clock;
-use crate::draft::{DraftTokens, DrafterArgs, Drafters};
+use crate::draft::{DraftTokens, DrafterArgs, Drafters, confidence};
 use crate::failure::Failure;
 use crate::loading::Loading;
 use crate::made_up::MadeUpArgs;
@@ -39,6 +39,10 @@ pub(crate) struct Args {
     /// Drafts of a round, or `auto` for what the drafter suggests; several numbers with commas between are measured in one run
     #[arg(long, value_name = "N|auto[,N...]", default_value = "auto", value_parser = DraftTokens::parse, value_delimiter = ',', requires = "draft")]
     draft_tokens: Vec<DraftTokens>,
+    /// How sure a drafter has to be of a draft and all before it for it to be verified; 0 verifies all. With several numbers each number of
+    /// drafts is measured with each
+    #[arg(long, value_name = "P[,P...]", default_value = "0", value_parser = confidence, value_delimiter = ',', requires = "draft")]
+    draft_confidence: Vec<f32>,
     /// File with a prompt on each line, as for `run`; left out, a few short ones
     #[arg(long, value_name = "F")]
     prompts_file: Option<PathBuf>,
@@ -66,18 +70,23 @@ pub(crate) struct Args {
 }
 
 /// A way to answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
     Plain,
-    Drafted(DraftTokens),
+    /// So many drafts, verified as far as the drafter is so sure.
+    Drafted(DraftTokens, f32),
 }
 
 impl Way {
     fn name(self) -> String {
-        match self {
+        let drafts = match self {
             Way::Plain => "plain".to_owned(),
-            Way::Drafted(DraftTokens(None)) => "drafted".to_owned(),
-            Way::Drafted(DraftTokens(Some(n))) => format!("{n} drafts"),
+            Way::Drafted(DraftTokens(None), _) => "drafted".to_owned(),
+            Way::Drafted(DraftTokens(Some(n)), _) => format!("{n} drafts"),
+        };
+        match self {
+            Way::Drafted(_, confidence) if confidence > 0.0 => format!("{drafts}, {confidence}"),
+            _ => drafts,
         }
     }
 }
@@ -112,7 +121,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     engine.set_clock(clock::now);
     let mut ways = vec![Way::Plain];
     if !drafters.is_empty() {
-        ways.extend(args.draft_tokens.iter().copied().map(Way::Drafted));
+        for &drafts in &args.draft_tokens {
+            ways.extend(args.draft_confidence.iter().map(|&confidence| Way::Drafted(drafts, confidence)));
+        }
     }
     let mut out = io::stdout().lock();
     let mut table = Table::new(&ways);
@@ -125,14 +136,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             for (line, &way) in table.lines.iter_mut().zip(&ways) {
                 let answer = answer(&mut engine, prompt, args, way)?;
                 if args.json {
-                    let asked = match way {
-                        Way::Plain => Some(0),
-                        Way::Drafted(DraftTokens(n)) => n,
+                    let (asked, confidence) = match way {
+                        Way::Plain => (Some(0), 0.0),
+                        Way::Drafted(DraftTokens(n), confidence) => (n, confidence),
                     };
                     let [draft_s, verify_s, choose_s, host_s] =
                         split(&answer.times).map(|part| part.as_secs_f64());
                     let object = json!({
-                        "prompt": index, "round": round, "drafted": way != Way::Plain, "draft_tokens": asked,
+                        "prompt": index, "round": round, "drafted": way != Way::Plain, "draft_tokens": asked, "draft_confidence": confidence,
                         "prompt_tokens": prompt.len(), "first_s": answer.first.as_secs_f64(),
                         "decode_s": answer.decode.as_secs_f64(), "n": answer.token_ids.len() - 1, "passes": answer.passes,
                         "draft_s": draft_s, "verify_s": verify_s, "choose_s": choose_s, "host_s": host_s,
@@ -206,7 +217,9 @@ fn answer(engine: &mut Engine, prompt: &[TokenId], args: &Args, way: Way) -> Res
     request.ignore_eos = args.ignore_eos;
     match way {
         Way::Plain => request.draft.enabled = false,
-        Way::Drafted(DraftTokens(n)) => request.draft.tokens_per_round = n,
+        Way::Drafted(DraftTokens(n), confidence) => {
+            (request.draft.tokens_per_round, request.draft.confidence) = (n, Some(confidence));
+        }
     }
     let id = engine.submit(request).map_err(Failure::bad_input)?;
     let (mut token_ids, mut events) = (Vec::new(), Vec::new());

@@ -33,6 +33,16 @@ pub(crate) struct DraftArgs {
     /// Drafts of a round, or `auto` for what the drafter suggests
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = DraftTokens::parse, requires = "draft")]
     draft_tokens: DraftTokens,
+    /// How sure a drafter has to be that a draft and all before it are right, by its own probabilities, for it to be verified; 0 verifies
+    /// all. For assistants, DFlash drafters and draft models. Changes the speed, never the text
+    #[arg(long, value_name = "P", default_value = "0", value_parser = confidence, requires = "draft")]
+    draft_confidence: f32,
+}
+
+/// Parses a probability below 1.
+pub(crate) fn confidence(word: &str) -> Result<f32, String> {
+    let number = word.parse().ok().filter(|number| (0.0..1.0).contains(number));
+    number.ok_or_else(|| "expected a number from 0 that is below 1".to_owned())
 }
 
 /// Drafters whose folders are open, in the order in which they are asked.
@@ -40,6 +50,8 @@ pub(crate) struct DraftArgs {
 pub(crate) struct Drafters {
     list: Vec<Opened>,
     tokens_per_round: Option<usize>,
+    /// Of requests that do not say.
+    confidence: f32,
     conventions: AssistantConventions,
     block: DraftBlock,
 }
@@ -64,14 +76,15 @@ impl DrafterArgs {
         };
         let list = words.iter().map(open).collect::<Result<_, Failure>>()?;
         let (conventions, block) = (self.conventions.into(), self.conventions.into());
-        Ok(Drafters { list, tokens_per_round: None, conventions, block })
+        Ok(Drafters { list, conventions, block, ..Drafters::default() })
     }
 }
 
 impl DraftArgs {
     /// As [`DrafterArgs::open`].
     pub(crate) fn open(&self, made_up: &MadeUpArgs) -> Result<Drafters, Failure> {
-        Ok(self.drafter.open(made_up)?.with_tokens_per_round(self.draft_tokens.0))
+        let drafters = self.drafter.open(made_up)?.with_tokens_per_round(self.draft_tokens.0);
+        Ok(Drafters { confidence: self.draft_confidence, ..drafters })
     }
 }
 
@@ -92,20 +105,14 @@ impl Drafters {
             Opened::Folder(folder) => DraftSource::Checkpoint(folder),
         };
         let sources = first.into_iter().chain(self.list.iter().map(source)).collect();
-        let (tokens_per_round, assistant, block) = (self.tokens_per_round, self.conventions, self.block);
-        DraftOptions { sources, tokens_per_round, assistant, block }
+        let (tokens_per_round, confidence) = (self.tokens_per_round, self.confidence);
+        DraftOptions { sources, tokens_per_round, confidence, assistant: self.conventions, block: self.block }
     }
 
     /// One drafter as its format says.
     #[cfg(test)]
     pub(crate) fn of_folder(folder: ModelFolder) -> Self {
-        let conventions = AssistantConventions::default();
-        Self {
-            list: vec![Opened::Folder(folder)],
-            tokens_per_round: None,
-            conventions,
-            block: DraftBlock::default(),
-        }
+        Self { list: vec![Opened::Folder(folder)], ..Self::default() }
     }
 
     /// With room for so many drafts a round; `None`: for what each drafter suggests.

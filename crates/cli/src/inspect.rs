@@ -7,7 +7,7 @@ use paceline::{Activation, MemoryNeeded, Sizes};
 use paceline_checkpoint::ModelFolder;
 use paceline_models::{Description, Parameters};
 
-use crate::draft::DraftArgs;
+use crate::draft::DrafterArgs;
 use crate::failure::Failure;
 use crate::made_up::{MadeUpArgs, open_shape};
 use crate::memory::{self, WEIGHT_BYTES, kv_bytes};
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = model::at_least_one)]
     context: Option<usize>,
     #[command(flatten)]
-    draft: DraftArgs,
+    draft: DrafterArgs,
     /// Type of the activations, and so of K/V
     #[arg(long, value_enum, default_value = "bf16")]
     activations: ActivationArg,

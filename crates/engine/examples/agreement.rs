@@ -151,6 +151,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         draft: Some(DraftOptions {
             sources: vec![DraftSource::Checkpoint(&assistant)],
             tokens_per_round: Some(DRAFTS),
+            confidence: 0.0,
             assistant: AssistantConventions::default(),
             block: DraftBlock::default(),
         }),

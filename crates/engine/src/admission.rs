@@ -74,7 +74,14 @@ impl Admission {
             }
             _ => {}
         }
-        Ok(())
+        match request.draft.confidence {
+            Some(found) if !(0.0..1.0).contains(&found) => Err(Refused::OutOfRange {
+                field: "draft.confidence",
+                found: found.to_string(),
+                expected: "at least 0 and below 1".to_owned(),
+            }),
+            _ => Ok(()),
+        }
     }
 
     fn check_prompt(&self, prompt: &[TokenId]) -> Result<(), Refused> {
@@ -131,6 +138,11 @@ mod tests {
         drafts.draft.tokens_per_round = Some(5);
         assert_eq!(refuse(&drafts), Refused::TooManyDrafts { found: 5, most: 4 });
         assert_eq!(refuse(&drafts).field(), "draft.tokens_per_round");
+        for confidence in [-0.1, 1.0, f32::NAN] {
+            let mut unsure = Request::new(vec![TokenId(1)], 5);
+            unsure.draft.confidence = Some(confidence);
+            assert_eq!(refuse(&unsure).field(), "draft.confidence");
+        }
         let mut hot = request(&[2], 1);
         hot.sampling.temperature = -1.0;
         assert_eq!(refuse(&hot).field(), "temperature");

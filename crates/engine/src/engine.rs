@@ -33,6 +33,8 @@ pub struct EngineParts {
     pub target: Box<dyn Target>,
     /// Bound to the target.
     pub drafter: Option<Box<dyn Drafter>>,
+    /// Of requests that do not say, see [`crate::DraftSettings::confidence`].
+    pub draft_confidence: f32,
     /// The sizes.
     pub sizes: Sizes,
     /// Tokens that end a text.
@@ -48,6 +50,7 @@ pub struct Engine {
     backend: Box<dyn Backend>,
     target: Box<dyn Target>,
     drafter: Option<Box<dyn Drafter>>,
+    draft_confidence: f32,
     text: Option<Arc<dyn TextDecoder>>,
     admission: Admission,
     sizes: Sizes,
@@ -79,7 +82,8 @@ impl Engine {
     /// # Errors
     /// Sizes that do not fit the model, end or suppressed tokens that it does not have, no memory.
     pub fn new(parts: EngineParts) -> Result<Self, BuildError> {
-        let EngineParts { mut backend, target, drafter, sizes, end_tokens, suppress, text } = parts;
+        let EngineParts { mut backend, target, drafter, draft_confidence, sizes, end_tokens, suppress, text } =
+            parts;
         let description = target.description();
         let owned = drafter.as_ref().map_or(&[][..], |drafter| drafter.kv_groups());
         let owned_specs: Vec<_> = owned.iter().map(|owned| owned.spec).collect();
@@ -111,6 +115,7 @@ impl Engine {
             backend,
             target,
             drafter,
+            draft_confidence,
             text,
             admission,
             sizes,
@@ -232,7 +237,9 @@ impl Engine {
         let drafter =
             self.drafter.as_ref().filter(|drafter| request.draft.enabled && drafter.serves(&request));
         let drafting = drafter.map(|drafter| {
-            Drafting::new(drafter.as_ref(), request.draft.tokens_per_round, self.sizes.max_drafts)
+            let confidence = request.draft.confidence.unwrap_or(self.draft_confidence);
+            let (asked, most) = (request.draft.tokens_per_round, self.sizes.max_drafts);
+            Drafting::new(drafter.as_ref(), asked, most, confidence)
         });
         let end_tokens = self.admission.end_tokens(&request);
         let sampling = Arc::new(self.admission.rules(&request));

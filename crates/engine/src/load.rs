@@ -166,12 +166,14 @@ pub fn load_parts(
         let binding = Binding { target: &*target, limits: &limits, max_drafts: sizes.max_drafts, inexact };
         drafters.bind(&binding, backend.as_mut())
     };
+    let draft_confidence = draft.as_ref().map_or(0.0, |draft| draft.confidence);
     let drafter = drafters.map(bind).transpose()?.flatten();
     let ids = |ids: Vec<u32>| ids.into_iter().map(TokenId).collect();
     Ok(EngineParts {
         backend,
         target,
         drafter,
+        draft_confidence,
         sizes,
         end_tokens: ids(generation.end_token_ids),
         suppress: ids(generation.suppress_token_ids),

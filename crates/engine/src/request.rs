@@ -69,17 +69,20 @@ impl Request {
 }
 
 /// How a request wants to be drafted for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DraftSettings {
     /// Draft at all, where the engine has a drafter.
     pub enabled: bool,
     /// Drafts a round at most; 0 is plain decoding. A drafter that cannot draft as many drafts what it can. `None`: what the drafter
     /// suggests.
     pub tokens_per_round: Option<usize>,
+    /// How sure the drafter has to be that a draft and all before it are right, by its own probabilities, for it to be verified: at
+    /// least 0, which verifies all, and below 1. `None`: what the engine was loaded with.
+    pub confidence: Option<f32>,
 }
 
 impl Default for DraftSettings {
     fn default() -> Self {
-        Self { enabled: true, tokens_per_round: None }
+        Self { enabled: true, tokens_per_round: None, confidence: None }
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct RoundSlot {
     pub(crate) scored: bool,
     /// A drafter keeps state for it.
     pub(crate) drafted: bool,
-    /// Drafts: how many are wanted before the round, how many were verified after it.
+    /// Drafts: how many are wanted before the round, how many rows its pass had for them after it.
     pub(crate) n_drafts: usize,
     /// Rows behind the last known token for which there are K/V blocks: at least as many as drafts.
     pub(crate) room: usize,

@@ -57,6 +57,8 @@ pub(crate) struct Drafting {
     block_drafts: usize,
     /// The request leaves their number to the drafter.
     pub(crate) open_ended: bool,
+    /// See [`crate::DraftSettings::confidence`].
+    confidence: f32,
     /// The target has chosen a token since the sequence got its slot, so the drafter knows where it stands.
     pub(crate) ready: bool,
     pub(crate) statistics: DraftStatistics,
@@ -64,14 +66,14 @@ pub(crate) struct Drafting {
 
 impl Drafting {
     /// Drafting of a request that has not begun.
-    pub(crate) fn new(drafter: &dyn Drafter, asked: Option<usize>, most: usize) -> Self {
+    pub(crate) fn new(drafter: &dyn Drafter, asked: Option<usize>, most: usize, confidence: f32) -> Self {
         let mut statistics = DraftStatistics::new(drafter.kind(), &drafter.sources());
         let per_round = asked.unwrap_or(drafter.suggested_drafts()).min(most);
         if per_round == 0 {
             statistics.inactive_reason = Some("0 drafts a round were asked for".into());
         }
         let (open_ended, block_drafts) = (asked.is_none(), drafter.block_drafts());
-        Self { per_round, block_drafts, open_ended, ready: false, statistics }
+        Self { per_round, block_drafts, open_ended, confidence, ready: false, statistics }
     }
 
     pub(crate) fn active(&self) -> bool {
@@ -128,6 +130,7 @@ impl Sequence {
             end_tokens: self.end_tokens.clone(),
             sampling: self.sampling.clone(),
             logprobs: self.logprobs.map(|wanted| LogprobsWanted { top: wanted.top, of: wanted.of }),
+            draft_confidence: self.drafting.as_ref().map_or(0.0, |drafting| drafting.confidence),
             scored: self.to_score(),
         }
     }
@@ -212,9 +215,9 @@ impl Sequence {
         }
         if let Some(drafting) = &mut self.drafting {
             drafting.ready = true;
-            if part.n_drafts > 0 {
+            if report.verified > 0 {
                 let accepted = report.accepted.min(n_kept);
-                drafting.statistics.record(part.source, part.n_drafts, accepted, n_kept);
+                drafting.statistics.record(part.source, report.verified, accepted, n_kept);
             }
         }
         reason

@@ -58,7 +58,7 @@ pub struct DraftStatistics {
     pub kind: &'static str,
     /// Verify passes with at least one draft.
     pub rounds: u64,
-    /// Drafts in those passes.
+    /// Drafts in those passes. Drafts of which the drafter was not sure are not among them.
     pub drafted: u64,
     /// Drafts that were emitted.
     pub accepted: u64,

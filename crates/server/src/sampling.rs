@@ -225,8 +225,12 @@ fn draft(fields: &mut Fields) -> Result<DraftSettings, ApiError> {
     if let Some(mut draft) = fields.object("draft")? {
         settings.enabled = draft.flag("enabled")?.unwrap_or(true);
         settings.tokens_per_round = draft.count("max_tokens", 0..=MOST)?;
+        settings.confidence = draft.number("confidence")?;
         if let Some(unknown) = draft.unknown().next() {
-            return Err(ApiError::field(unknown, "is unknown; expected `enabled` and `max_tokens`"));
+            return Err(ApiError::field(
+                unknown,
+                "is unknown; expected `enabled`, `max_tokens` and `confidence`",
+            ));
         }
     }
     Ok(settings)
@@ -265,11 +269,12 @@ mod tests {
                 "stop": ["a", "b"], "ignore_eos": true, "temperature": 0.5, "top_k": -1, "top_p": 0.8, "min_p": 0.1,
                 "typical_p": 0.9, "repetition_penalty": 1.1, "presence_penalty": 0.2, "frequency_penalty": 0.3,
                 "logit_bias": {"5": -100, "7": 1.5}, "allowed_token_ids": [5, 7], "min_tokens": 2, "seed": -1,
-                "draft": {"enabled": true, "max_tokens": 9}, "response_format": {"type": "text"}, "tools": []}"#,
+                "draft": {"enabled": true, "max_tokens": 9, "confidence": 0.25}, "response_format": {"type": "text"}, "tools": []}"#,
         )
         .unwrap();
         let request = taken.request(vec![TokenId(2)], 10, None, 2, 4);
         assert_eq!(request.stop, ["a", "b"]);
+        assert_eq!(request.draft.confidence, Some(0.25));
         assert_eq!((request.choice, request.ignore_eos, request.draft.tokens_per_round), (2, true, Some(4)));
         let expected = SamplingOptions {
             temperature: 0.5,

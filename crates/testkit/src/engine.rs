@@ -41,6 +41,15 @@ impl ToyDrafter {
         }
     }
 
+    /// Whether a member chooses drafts on the backend, where it can say how sure it is.
+    pub fn drafts_on_the_backend(&self) -> bool {
+        match self {
+            ToyDrafter::Assistant => true,
+            ToyDrafter::Chain(members) => members.iter().any(ToyDrafter::drafts_on_the_backend),
+            _ => false,
+        }
+    }
+
     fn make(
         &self,
         model: &ToyModel,
@@ -106,6 +115,7 @@ pub fn toy_engine_for(
         backend: Box::new(backend),
         target: Box::new(target),
         drafter,
+        draft_confidence: 0.0,
         sizes,
         end_tokens: vec![TEXT_END],
         suppress: suppress.to_vec(),

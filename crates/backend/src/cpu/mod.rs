@@ -303,7 +303,14 @@ impl Backend for CpuBackend {
     }
 
     fn run(&mut self, op: &Op, rows: Rows) {
-        self.dispatch(op, rows);
+        let (op, live) = self.slots.live(op, rows);
+        if live.len > 0 || rows.len == 0 {
+            self.dispatch(&op, live);
+        }
+    }
+
+    fn live(&self, op: &Op, rows: Rows) -> (Op, Rows) {
+        self.slots.live(op, rows)
     }
 
     fn peek(&self, buf: Buf, row: usize) -> Vec<f32> {

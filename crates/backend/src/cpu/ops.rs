@@ -12,6 +12,7 @@ use paceline_kernels::router::{Routed, route};
 use super::CpuBackend;
 use super::storage::Buffer;
 use crate::handle::{Buf, Table};
+use crate::slot_states::Listed;
 use crate::{Op, Rows, ValueSource};
 
 /// Source buffer to read and destination buffer to write, which differ.
@@ -370,7 +371,7 @@ impl CpuBackend {
         for r in 0..rows.len {
             let logits = logits.row(rows.start + r - first_row);
             let listed = tokens.iter().zip(logits).map(|(&token, &logit)| (token as u32, logit));
-            slots.choose_listed_block(choosing, *isa, listed, rows, r);
+            slots.choose_listed_block(choosing, *isa, Listed { tokens: listed, logits }, rows, r);
         }
     }
 
@@ -400,13 +401,15 @@ impl CpuBackend {
         let head = &cluster_heads[head.index as usize];
         let (clusters, logits) = (&buffers[clusters.index as usize], &buffers[logits.index as usize]);
         for r in 0..rows.len {
-            let logits = logits.row(rows.start + r).chunks_exact(head.groups.size);
-            let tokens = clusters.row(rows.start + r).iter().zip(logits).flat_map(|(&cluster, logits)| {
-                let tokens = &head.order[cluster as usize * head.groups.size..];
-                tokens.iter().copied().zip(logits.iter().copied())
-            });
+            let logits = logits.row(rows.start + r);
+            let by_cluster = logits.chunks_exact(head.groups.size);
+            let tokens =
+                clusters.row(rows.start + r).iter().zip(by_cluster).flat_map(|(&cluster, logits)| {
+                    let tokens = &head.order[cluster as usize * head.groups.size..];
+                    tokens.iter().copied().zip(logits.iter().copied())
+                });
             let slot = slots.resolved(rows, r).slot;
-            slots.choose_listed_draft(choosing, *isa, tokens, slot, step as usize);
+            slots.choose_listed_draft(choosing, *isa, Listed { tokens, logits }, slot, step as usize);
         }
     }
 

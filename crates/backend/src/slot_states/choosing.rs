@@ -2,7 +2,7 @@
 
 use paceline_kernels::isa::Isa;
 use paceline_kernels::pool::Team;
-use paceline_kernels::select::{Choice, Chooser, RowRules, Seen};
+use paceline_kernels::select::{Choice, Chooser, Distribution, LogprobsWanted, RowRules, Seen};
 
 use super::{Slot, SlotStates};
 use crate::pass::Rows;
@@ -33,6 +33,15 @@ impl Choosing {
         self.choices.resize(n_rows, Choice::default());
         self.chooser.choose(isa, team, logits, rules, &mut self.choices);
     }
+}
+
+/// Tokens that have a logit in a row, where not all of the vocabulary have.
+#[derive(Debug)]
+pub struct Listed<'a, T> {
+    /// The tokens with their logits.
+    pub tokens: T,
+    /// The logits.
+    pub logits: &'a [f32],
 }
 
 fn token_of(choice: Choice) -> Option<TokenId> {
@@ -115,7 +124,8 @@ impl SlotStates {
             ..states.draft_rules(states.resolved(rows, r).slot, step)
         });
         for (r, choice) in choosing.choices.iter().enumerate() {
-            self.put_draft(self.resolved(rows, r).slot, step, token_of(*choice));
+            let logprob = choosing.chooser.logprobs(r).logprob;
+            self.put_draft(self.resolved(rows, r).slot, step, token_of(*choice), logprob);
         }
     }
 
@@ -138,7 +148,8 @@ impl SlotStates {
             choosing.run((isa, team), logits, piece.len, |r| states.block_rules(piece, r, softcap));
             for (r, choice) in choosing.choices.iter().enumerate() {
                 let (slot, step) = self.block_step(piece, r);
-                self.put_draft(slot, step, token_of(*choice));
+                let logprob = choosing.chooser.logprobs(r).logprob;
+                self.put_draft(slot, step, token_of(*choice), logprob);
             }
         }
     }
@@ -148,13 +159,29 @@ impl SlotStates {
         &mut self,
         choosing: &mut Choosing,
         isa: Isa,
-        tokens: impl Iterator<Item = (u32, f32)>,
+        listed: Listed<'_, impl Iterator<Item = (u32, f32)> + Clone>,
         rows: Rows,
         r: usize,
     ) {
-        let choice = choosing.chooser.choose_listed(isa, tokens, &self.block_rules(rows, r, None));
+        let rules = self.block_rules(rows, r, None);
+        let token = token_of(choosing.chooser.choose_listed(isa, listed.tokens.clone(), &rules));
         let (slot, step) = self.block_step(rows, r);
-        self.put_draft(slot, step, token_of(choice));
+        let logprob = self.listed_logprob(choosing, isa, &listed, slot, token);
+        self.put_draft(slot, step, token, logprob);
+    }
+
+    /// The log-probability of a draft, if anybody asks.
+    fn listed_logprob(
+        &self,
+        choosing: &mut Choosing,
+        isa: Isa,
+        listed: &Listed<'_, impl Iterator<Item = (u32, f32)> + Clone>,
+        slot: SlotId,
+        token: Option<TokenId>,
+    ) -> f32 {
+        let Some(token) = token.filter(|_| self.slot(slot).wants_confidence()) else { return 0.0 };
+        let found = listed.tokens.clone().find(|(id, _)| *id == token.0);
+        found.map_or(0.0, |(_, z)| choosing.chooser.listed_logprob(isa, listed.logits, z))
     }
 
     /// The slot of a mask row, and which of its drafts the row is for.
@@ -165,7 +192,9 @@ impl SlotStates {
 
     fn block_rules(&self, rows: Rows, r: usize, softcap: Option<f32>) -> RowRules<'_> {
         let (slot, step) = self.block_step(rows, r);
-        let softcap = softcap.filter(|_| self.slot(slot).init.sampling.temperature > 0.0);
+        // It changes no greedy choice, only how likely it is.
+        let state = self.slot(slot);
+        let softcap = softcap.filter(|_| state.init.sampling.temperature > 0.0 || state.wants_confidence());
         RowRules { softcap, ..self.draft_rules(slot, step) }
     }
 
@@ -174,18 +203,22 @@ impl SlotStates {
         &mut self,
         choosing: &mut Choosing,
         isa: Isa,
-        tokens: impl Iterator<Item = (u32, f32)> + Clone,
+        listed: Listed<'_, impl Iterator<Item = (u32, f32)> + Clone>,
         slot: SlotId,
         step: usize,
     ) {
-        let choice = choosing.chooser.choose_listed(isa, tokens.clone(), &self.draft_rules(slot, step));
+        let rules = self.draft_rules(slot, step);
+        let token = token_of(choosing.chooser.choose_listed(isa, listed.tokens.clone(), &rules));
         // Rules may leave none of the few tokens: then any of them is a draft, which will be rejected. The drafter is not broken.
-        self.put_draft(slot, step, token_of(choice).or_else(|| likeliest(tokens)));
+        let token = token.or_else(|| likeliest(listed.tokens.clone()));
+        let logprob = self.listed_logprob(choosing, isa, &listed, slot, token);
+        self.put_draft(slot, step, token, logprob);
     }
 
     fn draft_rules(&self, slot: SlotId, step: usize) -> RowRules<'_> {
         let slot = self.slot(slot);
-        slot.rules(slot.known + step)
+        let logprobs = slot.wants_confidence().then_some(LogprobsWanted { top: 0, of: Distribution::Model });
+        RowRules { logprobs, ..slot.rules(slot.known + step) }
     }
 }
 
@@ -193,7 +226,7 @@ impl SlotStates {
 mod tests {
     use std::sync::Arc;
 
-    use paceline_kernels::select::{Distribution, LogprobsWanted, Penalties, Sampling, TokenCounts};
+    use paceline_kernels::select::{Penalties, Sampling, TokenCounts};
 
     use super::super::count;
     use super::*;
@@ -222,10 +255,11 @@ mod tests {
     fn a_listed_draft_is_a_fault_only_where_its_logits_are() {
         let sampling = Arc::new(Sampling { allowed: Some(vec![5]), ..Sampling::default() });
         let drafts = |listed: &[(u32, f32)]| {
+            let logits: Vec<f32> = listed.iter().map(|(_, z)| *z).collect();
             let mut states =
                 states(SlotInit { sampling: Arc::clone(&sampling), ..SlotInit::greedy(ids(&[2]), 9) });
-            let tokens = listed.iter().copied();
-            states.choose_listed_draft(&mut Choosing::default(), Isa::best().0, tokens, SLOT, 0);
+            let listed = Listed { tokens: listed.iter().copied(), logits: &logits };
+            states.choose_listed_draft(&mut Choosing::default(), Isa::best().0, listed, SLOT, 0);
             states.slot(SLOT).drafts.clone()
         };
         assert_eq!(drafts(&[(3, 9.0), (5, 1.0)]), [5]);
@@ -266,7 +300,7 @@ mod tests {
                         &prompt,
                         &[&before, &drafts[..step]].concat(),
                     );
-                    states.put_draft(SLOT, step, Some(*draft));
+                    states.put_draft(SLOT, step, Some(*draft), 0.0);
                 }
                 let mut pass = Pass::builder();
                 pass.target(SLOT, n_known, drafts.len(), true, false);

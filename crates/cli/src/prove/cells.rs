@@ -11,7 +11,7 @@ pub(super) const MAX_BATCH: usize = 5;
 /// Drafts of the rounds of [`Drafts::Changing`], over and over.
 pub(super) const CHANGING: [usize; 5] = [0, 5, 0, 1, 8];
 
-const DRAFTS: [Drafts; 8] = [
+const DRAFTS: [Drafts; 9] = [
     Drafts::Fixed(0),
     Drafts::Fixed(1),
     Drafts::Fixed(2),
@@ -20,6 +20,7 @@ const DRAFTS: [Drafts; 8] = [
     Drafts::Fixed(7),
     Drafts::Fixed(15),
     Drafts::Changing,
+    Drafts::Sure,
 ];
 const BATCHES: [usize; 4] = [1, 2, 3, MAX_BATCH];
 /// Threads that are tried besides those of all other runs.
@@ -52,6 +53,8 @@ pub(super) enum Drafts {
     Fixed(usize),
     /// Another number in each round, see [`CHANGING`].
     Changing,
+    /// As many as the drafter is sure of, and of every third text all: only it can say.
+    Sure,
 }
 
 impl fmt::Display for Drafts {
@@ -59,6 +62,7 @@ impl fmt::Display for Drafts {
         match self {
             Drafts::Fixed(n) => f.pad(&n.to_string()),
             Drafts::Changing => f.pad("change"),
+            Drafts::Sure => f.pad("sure"),
         }
     }
 }
@@ -128,7 +132,8 @@ fn main_cells(axes: &Axes) -> Vec<Cell> {
         for (i, drafts) in DRAFTS.into_iter().enumerate() {
             for (j, batch) in BATCHES.into_iter().enumerate() {
                 let again = pass > 0 && !axes.thorough;
-                if (drafts == Drafts::Fixed(0) && pass > 0) || (again && (i + j) % 4 != 0) {
+                let said_by_nobody = drafts == Drafts::Sure && who != Who::Given;
+                if said_by_nobody || (drafts == Drafts::Fixed(0) && pass > 0) || (again && (i + j) % 4 != 0) {
                     continue;
                 }
                 let n_chunks = if axes.thorough { axes.chunks.len() } else { 1 };
@@ -147,13 +152,15 @@ fn other_cells(axes: &Axes, index: usize) -> Vec<Cell> {
     let mut cells = Vec::new();
     for (i, drafts) in DRAFTS.into_iter().enumerate() {
         // A round with changing drafts has all small counts in it.
-        if !axes.thorough && !matches!(drafts, Drafts::Changing | Drafts::Fixed(0 | 3 | 7)) {
+        let few = matches!(drafts, Drafts::Changing | Drafts::Sure | Drafts::Fixed(0 | 3 | 7));
+        if (!axes.thorough && !few) || (drafts == Drafts::Sure && !axes.given) {
             continue;
         }
         for b in 0..n_batches {
             let batch = BATCHES[(i + index + b) % BATCHES.len()];
             let chunk = axes.chunks[(2 * i + index + b) % axes.chunks.len()];
-            let who = if axes.given && (i + b) % 3 != 0 { Who::Given } else { Who::Script };
+            let given = axes.given && ((i + b) % 3 != 0 || drafts == Drafts::Sure);
+            let who = if given { Who::Given } else { Who::Script };
             cells.push(cell(who, drafts, batch, chunk));
         }
     }
@@ -179,7 +186,7 @@ mod tests {
         for (given, thorough) in [(false, false), (true, false), (true, true)] {
             let benches = plan(&axes(given, thorough));
             assert_eq!(benches.iter().map(|bench| bench.threads).collect::<Vec<_>>(), [2, 2, 1, 3]);
-            for drafts in DRAFTS {
+            for drafts in DRAFTS.into_iter().filter(|&drafts| given || drafts != Drafts::Sure) {
                 for batch in BATCHES {
                     let is_there = |cell: &&Cell| cell.drafts == drafts && cell.batch == batch;
                     let cell = benches[0].cells.iter().find(is_there).expect("a cell of the product");

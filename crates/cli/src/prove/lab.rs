@@ -163,8 +163,11 @@ fn request(cell: Cell, prompt: &[TokenId], n: usize, sampling: &SamplingOptions)
     request.draft.enabled = cell.who != Who::Nobody;
     request.draft.tokens_per_round = match cell.drafts {
         Drafts::Fixed(k) => Some(k),
-        Drafts::Changing => Some(MAX_DRAFTS),
+        Drafts::Changing | Drafts::Sure => Some(MAX_DRAFTS),
     };
+    // Texts run together with and without a bar, which is not the same for all.
+    let bars = [0.0, 0.2, 0.6];
+    request.draft.confidence = (cell.drafts == Drafts::Sure).then(|| bars[prompt.len() % bars.len()]);
     request
 }
 

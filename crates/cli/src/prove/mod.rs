@@ -448,8 +448,11 @@ impl<B: Backend + 'static> Proof<'_, B> {
         let prompts = Rc::clone(&self.prompts);
         self.budget.extend(levels.len());
         for bench in levels {
-            let who = if !self.lab.drafters.is_empty() { Who::Given } else { Who::Script };
-            let cell = Cell { who, drafts: Drafts::Fixed(3), batch: 3, chunk: 16 };
+            let (who, drafts) = match self.lab.drafters.is_empty() {
+                false => (Who::Given, Drafts::Sure),
+                true => (Who::Script, Drafts::Fixed(3)),
+            };
+            let cell = Cell { who, drafts, batch: 3, chunk: 16 };
             let whole = Job { cell, prompts: &prompts, n_texts: self.reference.n_texts, n: self.reference.n };
             let Some(job) = self.budget.fit_slow(whole) else {
                 self.skip(1);

@@ -59,8 +59,9 @@ fn arguments(text: &str, has_model: bool) -> Result<Vec<OsString>, String> {
         let word = match value {
             Value::String(word) => word.clone(),
             Value::Integer(number) => number.to_string(),
+            Value::Float(number) => number.to_string(),
             other => {
-                return Err(format!("`{key}` is a {}; expected a text or a whole number", other.type_str()));
+                return Err(format!("`{key}` is a {}; expected a text or a number", other.type_str()));
             }
         };
         match key.as_str() {

@@ -37,3 +37,21 @@ fn what_is_no_model_is_refused() {
     refuses(paceline().arg("inspect").arg(oracle("gemma4_e_assistant")), 2, &["assistant", "--draft"]);
     refuses(paceline().arg("inspect").env("PACELINE_ISA", "sse9"), 2, &["PACELINE_ISA", "sse9"]);
 }
+
+#[test]
+fn drafters_are_counted_by_their_configs() {
+    let shape = |words: &[&str]| {
+        let shape = ["inspect", "--shape", "gemma4-26b-a4b", "--context", "4096"];
+        stdout(paceline().args(shape).args(words))
+    };
+    let memory = |text: &str| {
+        text.lines().find(|line| line.starts_with("memory")).expect("a line of memory").to_owned()
+    };
+    let (alone, drafted) = (shape(&[]), shape(&["--draft", "gemma4-26b-a4b-dflash"]));
+    assert!(drafted.contains("drafted by     gemma4-26b-a4b-dflash"), "{drafted}");
+    assert!(!alone.contains("drafted by") && !memory(&alone).contains("drafters' buffers"), "{alone}");
+    assert!(memory(&drafted).contains(" of drafters' buffers"), "{drafted}");
+    assert_ne!(memory(&alone).split(" of weights").next(), memory(&drafted).split(" of weights").next());
+    let other = ["inspect", "--shape", "gemma4-31b", "--draft", "gemma4-26b-a4b-dflash"];
+    refuses(paceline().args(other), 2, &["does not fit the target"]);
+}

@@ -322,10 +322,12 @@ fn levels_that_are_not_there_are_refused() {
 #[test]
 fn drafting_changes_the_statistics_and_not_the_text() {
     let plain = one(&mut run(&["-p", FOX, "-n", "60", "--draft", "none"]));
-    let drafters: [(&[&str], &str); 3] = [
+    let drafters: [(&[&str], &str); 5] = [
         (&["tiny"], "assistant"),
         (&["tiny-dflash"], "dflash"),
         (&["tiny-dflash", "--draft-block", "full"], "dflash"),
+        (&["tiny", "--draft-confidence", "0.3"], "assistant"),
+        (&["tiny-dflash", "--draft-confidence", "0.3"], "dflash"),
     ];
     for (drafter, k) in drafters.iter().flat_map(|drafter| ["auto", "0", "1", "5"].map(|k| (drafter, k))) {
         let (drafter, kind) = *drafter;
@@ -346,6 +348,16 @@ fn drafting_changes_the_statistics_and_not_the_text() {
         assert_eq!(draft["accepted_per_round"].as_array().unwrap().len() as u64, number("rounds"), "{draft}");
         assert_eq!(k != "0", number("accepted") > 0 && number("drafted") >= number("accepted"), "{draft}");
         assert_eq!(k != "0", draft["tokens_per_round"].as_f64().unwrap() > 1.0, "{draft}");
+    }
+}
+
+#[test]
+fn more_drafts_than_a_drafter_has_and_odd_confidences_are_refused() {
+    let drafted = |words: &[&str]| run(&[&["-p", FOX, "-n", "5", "--draft", "tiny-dflash"], words].concat());
+    refuses(&mut drafted(&["--draft-tokens", "8"]), 2, &["8 drafts", "expected at most 7", "block_size"]);
+    for odd in ["1", "-0.1", "nan", "much"] {
+        let argument = format!("--draft-confidence={odd}");
+        refuses(&mut drafted(&[&argument]), 2, &["--draft-confidence", "below 1"]);
     }
 }
 

@@ -1,5 +1,8 @@
 //! Several drafters in order of preference: for each slot and round, the first that proposes something.
 //!
+//! How sure a drafter is stands on the backend: where a member proposes there and is not sure of its first draft, the round goes without
+//! drafts, and no other member is asked.
+//!
 //! Every member hears of every pass, whoever drafted in it, so one that was passed over or proposed nothing for a while knows where
 //! its slots stand when it is asked again. A member that gives up on a slot is left out there; the others go on.
 

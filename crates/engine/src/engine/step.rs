@@ -213,10 +213,10 @@ impl Engine {
             }
             let id = sequence.id;
             let end = sequence.take(&report, part, |event| events.push((id, event)))?;
-            if let Some(drafting) = sequence.drafting.as_ref().filter(|_| part.n_drafts > 0)
+            if let Some(drafting) = sequence.drafting.as_ref().filter(|_| report.verified > 0)
                 && let Some(&accepted) = drafting.statistics.accepted_per_round.last()
             {
-                self.drafts.record(part.n_drafts, accepted as usize);
+                self.drafts.record(report.verified, accepted as usize);
             }
             for heir in self.waiting.iter_mut().filter(|heir| heir.heir_of == Some(id)) {
                 self.shared_rows += inherit(&mut self.kv, sequence, heir) as u64;

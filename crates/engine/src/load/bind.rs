@@ -20,6 +20,8 @@ pub struct DraftOptions<'a> {
     pub sources: Vec<DraftSource<'a>>,
     /// Drafts a round, which every drafter has to be able to draft; `None`: what each drafter suggests.
     pub tokens_per_round: Option<usize>,
+    /// Of requests that do not say, see [`crate::DraftSettings::confidence`].
+    pub confidence: f32,
     /// Settings of an assistant.
     pub assistant: AssistantConventions,
     /// Setting of a DFlash drafter.

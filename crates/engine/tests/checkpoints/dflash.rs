@@ -82,7 +82,14 @@ fn blocks_short_and_full_behind_ngrams_and_alone_change_no_token() {
                 [(1, 1, 512, 0), (2, 4, 16, 3), (3, 6, 512, 0), (5, 2, 17, 1), (7, 3, 64, 2), (15, 5, 15, 1)]
             {
                 let mut engine = engine(&drafter, sizes(200, n_slots, chunk, k), activation, block, ngrams);
-                let drafted = run(&mut engine, &requests(k), stagger);
+                let mut requests = requests(k);
+                // Some are verified only as far as the drafter is sure.
+                requests
+                    .iter_mut()
+                    .skip(1)
+                    .step_by(3)
+                    .for_each(|request| request.draft.confidence = Some(0.02));
+                let drafted = run(&mut engine, &requests, stagger);
                 for (i, (drafted, plain)) in drafted.iter().zip(&expected).enumerate() {
                     let what = format!("prompt {i}, {k} drafts, {block:?}, n-grams {ngrams}, {activation:?}");
                     assert_eq!(drafted.token_ids, plain.token_ids, "{what}");

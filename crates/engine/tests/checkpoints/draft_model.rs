@@ -23,6 +23,7 @@ fn requests(n: usize, max_tokens: usize, k: usize) -> Vec<Request> {
             request.ignore_eos = true;
             // Some draft less, and some not at all.
             request.draft.tokens_per_round = Some(if i % 5 == 4 { i % 2 } else { k });
+            request.draft.confidence = (i % 3 == 1).then_some(0.3);
             if i % 2 == 1 {
                 request.sampling.temperature = 0.9;
                 request.sampling.seed = Some(i as u64);

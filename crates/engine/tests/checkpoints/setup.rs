@@ -44,6 +44,7 @@ pub(crate) fn options_of<'a>(
     let draft = (!sources.is_empty()).then(|| DraftOptions {
         sources,
         tokens_per_round: Some(sizes.max_drafts),
+        confidence: 0.0,
         assistant: AssistantConventions::default(),
         block: DraftBlock::default(),
     });

@@ -119,13 +119,21 @@ fn drafts_batches_chunks_and_arrivals_change_no_bit_in_bf16() {
     let plain = run(&mut engine, &requests, 0);
     for drafter in ["tiny-gemma4-assistant", "tiny-gemma4-dflash"] {
         let (mut accepted, mut rejected) = (0, 0);
-        for (k, n_slots, chunk, stagger) in
-            [(1, 1, 512, 0), (2, 3, 7, 2), (4, 6, 127, 5), (7, 2, 128, 0), (5, 5, 129, 1)]
-        {
+        for (k, n_slots, chunk, stagger, confidence) in [
+            (1, 1, 512, 0, [0.0; 3]),
+            (2, 3, 7, 2, [0.0; 3]),
+            (4, 6, 127, 5, [0.0; 3]),
+            (7, 2, 128, 0, [0.0; 3]),
+            (5, 5, 129, 1, [0.0, 0.2, 0.6]),
+            (7, 4, 64, 2, [0.1, 0.5, 0.0]),
+        ] {
             let sizes = sizes(400, n_slots, chunk, k);
             let mut engine = open(&asset("tiny-gemma4"), Some(&asset(drafter)), sizes, Activation::Bf16);
             let mut requests = requests.clone();
-            requests.iter_mut().for_each(|request| request.draft.tokens_per_round = Some(k));
+            for (i, request) in requests.iter_mut().enumerate() {
+                request.draft.tokens_per_round = Some(k);
+                request.draft.confidence = Some(confidence[i % 3]);
+            }
             for (i, (drafted, plain)) in run(&mut engine, &requests, stagger).iter().zip(&plain).enumerate() {
                 let what = format!("{drafter}, prompt {i}, {k} drafts, {n_slots} slots, chunk {chunk}");
                 assert_eq!(drafted.token_ids, plain.token_ids, "{what}");

@@ -3,7 +3,7 @@
 use paceline::Request;
 use paceline_testkit::{Nasty, ToyDrafter, ToyModel};
 
-use crate::harness::{Case, chains, check, drafted, nasty, sizes, statistics};
+use crate::harness::{Case, chains, check, drafted, nasty, sizes, soft_toy, statistics};
 
 /// Prompts of 1, 3, 17 and 50 tokens and around the toy's window of 80, with end tokens where `model` has them.
 fn requests(model: &ToyModel, n: usize) -> Vec<Request> {
@@ -64,6 +64,38 @@ fn any_drafter_any_number_of_drafts_any_batch() {
         }
     }
     assert!(accepted > 1000 && rejected > 1000, "{accepted} accepted, {rejected} rejected");
+}
+
+#[test]
+fn drafts_that_the_drafter_is_not_sure_of_are_left_out() {
+    let model = ToyModel { ends_at: vec![52, 70, 120, 230], ..soft_toy() };
+    let mut all = drafters();
+    all.retain(|drafter| drafter.drafts_on_the_backend());
+    assert!(all.len() > 3);
+    for drafter in all {
+        let drafted_at = |confidence: &[f32]| {
+            let (mut drafted, mut accepted) = (0, 0);
+            for (k, n, chunk, every) in
+                [(1, 1, 64, None), (3, 5, 7, None), (7, 8, 64, Some(3)), (15, 3, 512, None)]
+            {
+                let mut requests = requests(&model, n);
+                for (i, request) in requests.iter_mut().enumerate() {
+                    request.draft.tokens_per_round = Some(k);
+                    request.draft.confidence = Some(confidence[i % confidence.len()]);
+                }
+                let mut case = Case::new(&model, sizes(400, 4, chunk, 15), drafter.clone(), requests);
+                case.preempt_every = every;
+                for draft in statistics(&check(&case)) {
+                    drafted += draft.drafted;
+                    accepted += draft.accepted;
+                }
+            }
+            (drafted, accepted)
+        };
+        let [(all, _), (some, accepted), (few, _)] =
+            [&[0.0][..], &[0.1, 0.0, 0.9, 0.02], &[0.9]].map(drafted_at);
+        assert!(all > some && some > few && accepted > 10, "{drafter:?}: {all}, {some}, {few}, {accepted}");
+    }
 }
 
 #[test]

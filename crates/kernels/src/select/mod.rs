@@ -23,6 +23,7 @@ mod top;
 
 use crate::act;
 use crate::isa::Isa;
+use crate::math::ln;
 use crate::memory::Disjoint;
 use crate::pool::Team;
 use candidates::Candidates;
@@ -146,6 +147,17 @@ impl Chooser {
     /// The log-probabilities of row `row` of the last call, where its rules ask for them and it has a choice.
     pub fn logprobs(&self, row: usize) -> &TokenLogprobs {
         &self.rows[row].logprobs
+    }
+
+    /// The log-probability of a logit `z` among the logits of a few tokens, by their softmax.
+    pub fn listed_logprob(&mut self, isa: Isa, logits: &[f32], z: f32) -> f32 {
+        let n_groups = logits.len().div_ceil(GROUP);
+        grow(&mut self.maxima, n_groups);
+        let maxima = &mut self.maxima[..n_groups];
+        dense::group_maxima(isa, logits, maxima);
+        let m = maxima.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let mass = dense::mass(isa, Dense { logits, maxima, temperature: 1.0 }, m);
+        (z - m) - ln(mass)
     }
 
     /// As [`Chooser::choose`] for one row that has the logits of a few tokens only.

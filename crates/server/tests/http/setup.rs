@@ -47,6 +47,7 @@ impl Setup {
         let draft = Some(DraftOptions {
             sources: [DraftSource::Prediction].into_iter().chain(own).collect(),
             tokens_per_round: self.drafts,
+            confidence: 0.0,
             assistant: AssistantConventions::default(),
             block: DraftBlock::default(),
         });

@@ -299,7 +299,8 @@ impl Backend for ToyBackend {
     }
 
     fn run(&mut self, op: &Op, rows: Rows) {
-        match *op {
+        let (op, rows) = self.states.live(op, rows);
+        match op {
             Op::Commit => self.states.commit(),
             Op::Choose { logits, softcap, first_row } => {
                 let Self { states, choosing, buffers, isa, team, .. } = self;
@@ -313,8 +314,12 @@ impl Backend for ToyBackend {
             }
             Op::KeepCommitted { src, out } => self.keep_committed(src, out),
             Op::StateCommit { src, out } => self.state_commit(src, out),
-            _ => (0..rows.len).for_each(|index| self.run_row(op, rows, index)),
+            _ => (0..rows.len).for_each(|index| self.run_row(&op, rows, index)),
         }
+    }
+
+    fn live(&self, op: &Op, rows: Rows) -> (Op, Rows) {
+        self.states.live(op, rows)
     }
 
     fn peek(&self, buf: Buf, row: usize) -> Vec<f32> {

@@ -2,6 +2,7 @@
 
 use super::reference::{Case, choose};
 use super::*;
+use crate::isa::Level;
 use crate::testing::Random;
 
 /// Logits as of a model: a bulk, some likely tokens, now and then equals and -inf.
@@ -169,4 +170,22 @@ fn listed_tokens_follow_the_rules_of_whole_rows() {
         drawn += usize::from(!expected.fault);
     }
     assert!(drawn > 300);
+}
+
+#[test]
+fn the_share_of_a_listed_logit_is_that_of_the_reference() {
+    let mut random = Random::new(29);
+    let scalar = Isa::new(Level::Scalar).unwrap();
+    for n in [1, 2, 15, 16, 63, 64, 65, 512, 4096, 4097, 5000] {
+        let row = logits(&mut random, n);
+        let place = (0..n).find(|&place| row[place].is_finite()).expect("one is");
+        let of = |isa| Chooser::default().listed_logprob(isa, &row, row[place]);
+        let expected = of(scalar);
+        let mass: f64 = row.iter().map(|z| (f64::from(*z) - f64::from(row[place])).exp()).sum();
+        let distance = (f64::from(expected) + mass.ln()).abs();
+        assert!(distance < 1e-5 * mass.ln().abs().max(1.0), "{n}: {expected} and {}", -mass.ln());
+        for isa in available_levels() {
+            assert_eq!(of(isa).to_bits(), expected.to_bits(), "{n} at {:?}", isa.level());
+        }
+    }
 }
