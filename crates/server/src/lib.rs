@@ -50,7 +50,9 @@ use connection::Stage;
 pub use model::{Model, ModelError};
 pub use settings::Settings;
 
-/// Threads that serve connections. One is enough: it only moves bytes, and with a second one each token would wake both.
+/// Threads that serve connections. One is enough: it only moves bytes, and with a second one each token would wake both. A runtime on
+/// the one thread was tried: 23.7 us of processor time a streamed token where this has 24.3, which is less than runs differ by, and each
+/// token of each client would cost the engine a write to wake a thread that is awake.
 const WORKERS: usize = 1;
 /// Threads that read prompts.
 const READERS: usize = 4;
