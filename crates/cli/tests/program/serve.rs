@@ -19,8 +19,11 @@ impl Running {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("listening on http://").unwrap_or_else(|| panic!("{line:?}"));
-        Self { address: address.to_owned(), child }
+        let Some(address) = line.trim().strip_prefix("listening on http://").map(str::to_owned) else {
+            let output = child.wait_with_output().unwrap();
+            panic!("{line:?} and {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+        };
+        Self { address, child }
     }
 
     fn get(&self, path: &str) -> String {
@@ -70,9 +73,10 @@ fn options_come_from_a_file_too() {
     )
     .unwrap();
     let server = Running::start(&["--config", file.to_str().unwrap()]);
-    assert!(server.get("/v1/models").contains("\"id\":\"mine\""));
+    let models = server.get("/v1/models");
+    assert!(models.contains("\"id\":\"mine\""), "{models}");
     let (code, log) = server.end("-TERM");
-    assert_eq!(code, Some(0));
+    assert_eq!(code, Some(0), "{log}");
     assert!(log.lines().all(|line| line.starts_with('{')), "{log}");
 }
 
@@ -90,7 +94,11 @@ fn what_can_not_be_served_is_refused() {
     refuses(&mut serve(&["--api-key", "a b"]), 2, &["--api-key", "visible"]);
     refuses(&mut serve(&["--draft-tokens", "3"]), 2, &["--draft"]);
     refuses(&mut serve(&["--config", "/nonexistent.toml"]), 2, &["/nonexistent.toml"]);
-    refuses(&mut serve(&["--context", "100000", &model, "--log", "off"]), 2, &["context", "2048"]);
+    refuses(
+        &mut serve(&["--port", "0", "--context", "100000", &model, "--log", "off"]),
+        2,
+        &["context", "2048"],
+    );
     refuses(serve(&[&model]).env("PACELINE_API_KEY", ""), 2, &["PACELINE_API_KEY"]);
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
