@@ -30,6 +30,8 @@ import subprocess
 import sys
 import time
 
+import record
+
 ASKS = ["Tell me a short story about a fox.", "What is the capital of France?", "Count to ten.", "Name a fruit.", "Who are you?",
         "What is 17 plus 25?", "Tell me a story about a dog and a cat.", "Write about the sea."]
 
@@ -368,16 +370,8 @@ def main():
         p.error("--mode %s: expected a drafter, with --draft" % args.mode)
     figures = asyncio.run(storm(args) if args.storm else measure(args))
     if args.save:
-        with open("/proc/cpuinfo") as f:
-            model = re.search(r"model name\s*: (.*)", f.read())
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-        date = time.strftime("%Y-%m-%d")
-        result = {"date": date, "machine": "%d cores, %s" % (os.cpu_count(), model[1] if model else "unknown"), "commit": commit,
-                  "command": "bench/serve_load.py " + " ".join(a for a in sys.argv[1:]), "figures": figures}
-        path = os.path.join(os.path.dirname(__file__), "results", "%s-%s.json" % (date, args.save))
-        with open(path, "w") as f:
-            json.dump(result, f, indent=1)
-            f.write("\n")
+        path = os.path.join(os.path.dirname(__file__), "results", "%s-%s.json" % (time.strftime("%Y-%m-%d"), args.save))
+        record.save(path, "bench/serve_load.py " + " ".join(sys.argv[1:]), figures)
         print(path)
 
 
