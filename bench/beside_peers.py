@@ -29,7 +29,7 @@ def prompts(args):
 
 
 def ours(args, asked):
-    """One round of `paceline bench`: {way: rate}, tokens a pass of the drafted way, and the texts by prompt."""
+    """One round of `paceline bench`: {drafted: rate}, lines of the drafted way, and how many texts are the plain ones."""
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as f:
         for _, ids in asked:
             f.write(json.dumps({"token_ids": ids}) + "\n")
@@ -43,17 +43,22 @@ def ours(args, asked):
         part = [line for line in lines if line["drafted"] == drafted]
         rates[drafted] = sum(line["n"] for line in part) / sum(line["decode_s"] for line in part)
     drafted = [line for line in lines if line["drafted"]]
-    return rates, drafted
+    plain = {(line["prompt"], line["round"]): line["token_ids"] for line in lines if not line["drafted"]}
+    differing = {line["prompt"] for line in drafted if line["token_ids"] != plain[line["prompt"], line["round"]]}
+    return rates, drafted, len({line["prompt"] for line in drafted} - differing)
 
 
-def theirs(args, engine, mode):
-    """One round of a peer's mode: its rate."""
+def theirs(args, asked, engine, mode):
+    """One round of a peer's mode: its rate, and its texts by prompt."""
     with tempfile.NamedTemporaryFile("r", suffix=".jsonl") as f:
-        command = [args.python, "run.py", "--dir", args.models, "--engine", engine, "--mode", mode, "--out", f.name]
+        # In its round 1 `run.py` writes lines of slower plain runs, too, which ask for logits.
+        command = [args.python, "run.py", "--dir", args.models, "--engine", engine, "--mode", mode, "--round", "2", "--out", f.name]
         subprocess.run(command, cwd=args.peers, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
         lines = [json.loads(line) for line in f]
-    texts = [line for line in lines if line.get("n") and line.get("decode_s")]
-    return sum(line["n"] for line in texts) / sum(line["decode_s"] for line in texts)
+    texts = {line["prompt"]: line for line in lines if line.get("n") and line.get("decode_s")}
+    assert texts.keys() == {name for name, _ in asked}, "%s %s: %d texts of %d: %s" % (engine, mode, len(texts), len(asked), lines[-1])
+    rate = sum(line["n"] for line in texts.values()) / sum(line["decode_s"] for line in texts.values())
+    return rate, {name: line["ids"] for name, line in texts.items()}
 
 
 def main():
@@ -66,14 +71,21 @@ def main():
         # Not resolved: a virtual environment's python is a link.
         setattr(args, name, os.path.abspath(getattr(args, name)))
     asked = prompts(args)
-    plain, drafted, peers, per_pass = [], [], {}, []
+    plain, drafted, peers, per_pass, same, peers_same = [], [], {}, [], [], {}
     for r in range(args.rounds):
-        rates, lines = ours(args, asked)
+        rates, lines, alike = ours(args, asked)
+        same.append(alike)
         plain.append(rates[False])
         drafted.append(rates[True])
         per_pass.append(sum(line["n"] for line in lines) / sum(line["passes"] for line in lines))
+        texts = {}
         for engine, mode in MODES:
-            peers.setdefault((engine, mode), []).append(theirs(args, engine, mode))
+            rate, texts[engine, mode] = theirs(args, asked, engine, mode)
+            peers.setdefault((engine, mode), []).append(rate)
+            if mode.endswith("/mtp"):
+                plain_texts = texts[engine, mode.replace("/mtp", "/plain")]
+                alike = sum(ids == plain_texts[name] for name, ids in texts[engine, mode].items())
+                peers_same.setdefault((engine, mode), []).append(alike)
         print("round", r + 1, {True: "drafted", False: "plain"}, {k: round(v) for k, v in rates.items()},
               {"/".join(k): round(v[-1]) for k, v in peers.items()}, flush=True)
 
@@ -84,6 +96,7 @@ def main():
         figure("tiny.plain_tokens_per_s", plain, "tokens/s"),
         figure("tiny.drafted_tokens_per_s", drafted, "tokens/s"),
         figure("tiny.tokens_per_pass", per_pass, "tokens"),
+        figure("tiny.same_texts", same, "texts drafted as plain", len(asked)),
         figure("tiny.plain_over_llamacpp", over(plain, ("xllamacpp", "bf16/plain")), "ratio"),
         figure("tiny.plain_over_transformers", over(plain, ("transformers", "bf16/plain")), "ratio"),
         figure("tiny.plain_over_mistralrs", over(plain, ("mistralrs", "f32/plain")), "ratio, its f32, which is its faster form"),
@@ -93,6 +106,8 @@ def main():
         figure("tiny.drafted_over_transformers_drafted", over(drafted, ("transformers", "bf16/mtp")), "ratio"),
     ]
     figures += [figure("peer.%s.%s" % (engine, mode.replace("/", ".")), values, "tokens/s") for (engine, mode), values in peers.items()]
+    figures += [figure("peer.%s.%s.same_texts" % (engine, mode.replace("/", ".")), values, "texts drafted as plain", len(asked))
+                for (engine, mode), values in peers_same.items()]
     command = "bench/beside_peers.py --rounds %d, 20 prompts of at most %d new tokens, greedy, bf16, 2 threads, K = %d" % (args.rounds, NEW, K)
     save(args.out, command, figures)
     for f in figures:
