@@ -149,7 +149,9 @@ fn parse_field<T: DeserializeOwned>(name: &str, value: &RawValue) -> Result<T, S
 /// An error about the text of one value, whose lines and columns nobody would look for.
 pub(crate) fn without_place(error: &serde_json::Error) -> String {
     let what = error.to_string();
-    what.rsplit_once(" at line ").map_or(&what[..], |(what, _)| what).to_owned()
+    // Only at the end: what stands before it may quote the value.
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    what.strip_suffix(&place).unwrap_or(&what).to_owned()
 }
 
 #[cfg(test)]
@@ -208,6 +210,10 @@ mod tests {
             ("{\"prompt\": 1}", "`prompt`: invalid type"),
             ("{\"prompt\": \"a\", \"n\": -1}", "`n`: invalid value"),
             ("{\"prompt\": \"a\", \"top_p\": \"much\"}", "`top_p`: `\"much\"` is not a number"),
+            (
+                "{\"prompt\": \"a\", \"top_p\": \"as at line 3\"}",
+                "`top_p`: `\"as at line 3\"` is not a number",
+            ),
             ("{\"prompt\": \"a\", \"n\": 1, \"prompt\": \"b\"}", "`prompt` stands twice"),
             ("{\"prompt\": \"a\", \"top_k\": 1, \"top_k\": 1}", "`top_k` stands twice"),
             ("plain", "expected value"),
