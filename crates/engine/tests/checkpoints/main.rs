@@ -8,6 +8,7 @@ mod dflash;
 mod dflash_context;
 mod draft_model;
 mod files;
+mod mixtures;
 mod oracles;
 mod padded;
 mod preempted;
