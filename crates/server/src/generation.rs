@@ -28,10 +28,14 @@ const QUEUE_ROUNDS: usize = 8192;
 /// Rounds that are taken at one time.
 const MOST_AT_ONCE: usize = 256;
 
+/// Rounds that follow each other quicker than this share a part: waking a task and writing to its socket costs more than making
+/// a chunk, and nobody reads so fast. A model whose rounds take as long has every round passed on at its end.
+const GATHER: Duration = Duration::from_millis(1);
+
 /// When events of an output are passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
-    /// After each round.
+    /// After a round, unless the last part was passed on less than [`GATHER`] before; then with those of the next one.
     Rounds,
     /// When it has ended.
     Whole,
@@ -88,6 +92,7 @@ struct Listener {
     progress: Progress,
     /// What was not passed on yet.
     events: Vec<Event>,
+    passed_on: Option<Instant>,
     has_finished: bool,
     queue: Sender<Part>,
     overflow: Arc<AtomicBool>,
@@ -105,7 +110,9 @@ impl Listener {
             self.app.metrics.finished(finished.reason.as_str(), finished.usage, self.started.elapsed());
         }
         let has_ended = matches!(last, Some(Event::Finished(_) | Event::Failed(_)));
-        if has_ended || self.delivery == Delivery::Rounds {
+        let now = Instant::now();
+        if has_ended || (self.delivery == Delivery::Rounds && is_due(self.passed_on, now)) {
+            self.passed_on = Some(now);
             self.pass_on();
         }
     }
@@ -135,6 +142,11 @@ impl Listener {
             self.overflow.store(true, Ordering::Relaxed);
         }
     }
+}
+
+/// Whether a round that ends now is passed on at once.
+fn is_due(passed_on: Option<Instant>, now: Instant) -> bool {
+    passed_on.is_none_or(|passed_on| now.duration_since(passed_on) >= GATHER)
 }
 
 impl Drop for Listener {
@@ -185,6 +197,7 @@ impl Generation {
                 started,
                 progress,
                 events: Vec::new(),
+                passed_on: None,
                 has_finished: false,
                 queue: sender.clone(),
                 overflow: Arc::clone(&overflow),
@@ -297,5 +310,19 @@ impl Generation {
             n_outputs: self.outputs.len(),
             draft: self.outputs.iter().filter_map(|output| output.draft.clone()).collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_quick_rounds_wait_for_the_next_one() {
+        let passed_on = Instant::now();
+        assert!(is_due(None, passed_on));
+        assert!(!is_due(Some(passed_on), passed_on));
+        assert!(!is_due(Some(passed_on), passed_on + GATHER / 2));
+        assert!(is_due(Some(passed_on), passed_on + GATHER));
     }
 }
