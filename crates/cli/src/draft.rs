@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use paceline::drafters::{AssistantConventions, DraftBlock, DraftHidden, DraftPosition, NgramLengths};
 use paceline::{DraftOptions, DraftSource};
 use paceline_checkpoint::ModelFolder;
+use paceline_models::DFlashConfig;
 
 use crate::builtin;
 use crate::failure::Failure;
@@ -133,14 +134,32 @@ impl Drafters {
         })
     }
 
-    /// Who drafts, for people.
-    pub(crate) fn names(&self) -> String {
+    /// Drafts that a round can have at most, whatever is asked for; `None` if there is no such number.
+    pub(crate) fn most_drafts(&self) -> Result<Option<usize>, Failure> {
+        let mut most = 0;
+        for opened in &self.list {
+            match opened {
+                Opened::Folder(folder) if DFlashConfig::describes(folder.config())? => {
+                    most = most.max(DFlashConfig::parse(folder.config())?.block_size - 1);
+                }
+                Opened::Folder(_) | Opened::Ngram(_) => return Ok(None),
+            }
+        }
+        Ok(Some(most))
+    }
+
+    /// What each is called for people, in order.
+    pub(crate) fn each_name(&self) -> Vec<String> {
         let name = |opened: &Opened| match opened {
             Opened::Folder(folder) => folder.origin().display().to_string(),
             Opened::Ngram(lengths) => format!("n-grams of {} to {} tokens", lengths.min(), lengths.max()),
         };
-        let names: Vec<_> = self.list.iter().map(name).collect();
-        if names.is_empty() { "no drafter".to_owned() } else { names.join(", then ") }
+        self.list.iter().map(name).collect()
+    }
+
+    /// Who drafts, for people.
+    pub(crate) fn names(&self) -> String {
+        if self.is_empty() { "no drafter".to_owned() } else { self.each_name().join(", then ") }
     }
 }
 

@@ -95,6 +95,8 @@ pub(super) struct Axes {
     pub(super) chunks: Vec<usize>,
     /// A drafter is given.
     pub(super) given: bool,
+    /// Drafts of a round that it can make at most; `None` if there is no such number.
+    pub(super) most_given: Option<usize>,
     pub(super) thorough: bool,
 }
 
@@ -125,13 +127,28 @@ pub(super) fn plan(axes: &Axes) -> Vec<Bench> {
     std::iter::once(main).chain(others).collect()
 }
 
+/// What the given drafter is asked for in place of a number of drafts: as many as it can make, if no smaller number comes to that;
+/// else nothing.
+fn given_drafts(axes: &Axes, drafts: Drafts) -> Option<Drafts> {
+    let (Drafts::Fixed(n), Some(most)) = (drafts, axes.most_given) else { return Some(drafts) };
+    let comes_to_that = |other: &Drafts| matches!(*other, Drafts::Fixed(other) if (most..n).contains(&other));
+    let again = n > most && DRAFTS.iter().any(comes_to_that);
+    (!again).then_some(Drafts::Fixed(n.min(most)))
+}
+
 fn main_cells(axes: &Axes) -> Vec<Cell> {
     let drafters: &[Who] = if axes.given { &[Who::Given, Who::Script] } else { &[Who::Script] };
     let mut cells = Vec::new();
     for (pass, &who) in drafters.iter().enumerate() {
         for (i, drafts) in DRAFTS.into_iter().enumerate() {
             for (j, batch) in BATCHES.into_iter().enumerate() {
-                let again = pass > 0 && !axes.thorough;
+                let drafts = match who {
+                    Who::Given => given_drafts(axes, drafts),
+                    Who::Script | Who::Nobody => Some(drafts),
+                };
+                let Some(drafts) = drafts else { continue };
+                // What the given drafter can not make, the script makes at every batch.
+                let again = pass > 0 && !axes.thorough && given_drafts(axes, drafts) == Some(drafts);
                 let said_by_nobody = drafts == Drafts::Sure && who != Who::Given;
                 if said_by_nobody || (drafts == Drafts::Fixed(0) && pass > 0) || (again && (i + j) % 4 != 0) {
                     continue;
@@ -160,7 +177,10 @@ fn other_cells(axes: &Axes, index: usize) -> Vec<Cell> {
             let batch = BATCHES[(i + index + b) % BATCHES.len()];
             let chunk = axes.chunks[(2 * i + index + b) % axes.chunks.len()];
             let given = axes.given && ((i + b) % 3 != 0 || drafts == Drafts::Sure);
-            let who = if given { Who::Given } else { Who::Script };
+            let (who, drafts) = match given_drafts(axes, drafts).filter(|_| given) {
+                Some(drafts) => (Who::Given, drafts),
+                None => (Who::Script, drafts),
+            };
             cells.push(cell(who, drafts, batch, chunk));
         }
     }
@@ -178,7 +198,14 @@ mod tests {
 
     fn axes(given: bool, thorough: bool) -> Axes {
         let isa = Isa::new(paceline_backend::Level::Scalar).unwrap();
-        Axes { levels: vec![isa, isa], threads: 2, chunks: chunks(Some(16), 70), given, thorough }
+        Axes {
+            levels: vec![isa, isa],
+            threads: 2,
+            chunks: chunks(Some(16), 70),
+            given,
+            most_given: None,
+            thorough,
+        }
     }
 
     #[test]
@@ -199,6 +226,40 @@ mod tests {
             }
             let chunks = |chunk| benches[0].cells.iter().any(|cell| cell.chunk == chunk);
             assert!([1, 7, 15, 16, 17, 18, 64, 70].into_iter().all(chunks));
+        }
+    }
+
+    #[test]
+    fn a_drafter_is_asked_for_no_more_than_it_can_make_and_for_no_number_twice() {
+        let numbers = |most: Option<usize>, thorough: bool| {
+            let axes = Axes { most_given: most, ..axes(true, thorough) };
+            let benches = plan(&axes);
+            for (i, bench) in benches.iter().enumerate() {
+                for (j, cell) in bench.cells.iter().enumerate() {
+                    assert!(!bench.cells[..j].contains(cell), "bench {i} runs {cell:?} twice");
+                }
+            }
+            for batch in BATCHES {
+                let is_there = |cell: &Cell| cell.drafts == Drafts::Fixed(15) && cell.batch == batch;
+                assert!(benches[0].cells.iter().any(is_there), "nobody makes 15 drafts at batch {batch}");
+            }
+            let given = benches.iter().flat_map(|bench| &bench.cells).filter(|cell| cell.who == Who::Given);
+            let fixed = given.filter_map(|cell| match cell.drafts {
+                Drafts::Fixed(n) => Some(n),
+                Drafts::Changing | Drafts::Sure => None,
+            });
+            let mut numbers: Vec<_> = fixed.collect();
+            numbers.sort_unstable();
+            numbers.dedup();
+            numbers
+        };
+        for thorough in [false, true] {
+            assert_eq!(numbers(None, thorough), [1, 2, 3, 5, 7, 15]);
+            assert_eq!(numbers(Some(15), thorough), [1, 2, 3, 5, 7, 15]);
+            assert_eq!(numbers(Some(9), thorough), [1, 2, 3, 5, 7, 9]);
+            assert_eq!(numbers(Some(7), thorough), [1, 2, 3, 5, 7]);
+            assert_eq!(numbers(Some(4), thorough), [1, 2, 3, 4]);
+            assert_eq!(numbers(Some(1), thorough), [1]);
         }
     }
 

@@ -11,6 +11,7 @@ use paceline_checkpoint::ModelFolder;
 
 use super::cells::{Cell, Drafts, MAX_DRAFTS, Who};
 use super::drafts::{Foreman, ProofDrafter};
+use super::report::{self, Drafted};
 use crate::draft::Drafters;
 use crate::failure::Failure;
 
@@ -56,6 +57,8 @@ pub(super) struct Outcome {
     pub(super) accepted_per_round: Vec<Vec<u32>>,
     pub(super) drafted: u64,
     pub(super) accepted: u64,
+    /// Drafts of each source: the drafter itself, or the members of a chain.
+    pub(super) sources: Vec<Drafted>,
     pub(super) transcript: Transcript,
     /// Values at the place that was asked for.
     pub(super) values: Option<Vec<f32>>,
@@ -182,6 +185,8 @@ fn outcome(cell: Cell, completions: Vec<Completion>) -> Result<Outcome, Failure>
         outcome.drafted += draft.drafted;
         outcome.accepted += draft.accepted;
         outcome.accepted_per_round.push(draft.accepted_per_round);
+        let sources = draft.sources.iter().map(|source| Drafted::new(source.drafted, source.accepted));
+        report::add_each(&mut outcome.sources, sources);
     }
     Ok(outcome)
 }

@@ -23,13 +23,14 @@ use crate::draft::{DrafterArgs, Drafters};
 use crate::failure::Failure;
 use crate::made_up::MadeUpArgs;
 use crate::model::{self, ActivationArg, ThreadsArg};
+use crate::numbers;
 use crate::sampling::SamplingArgs;
 use crate::weights::WeightsArg;
 use budget::Budget;
 use cells::{Axes, Bench, Cell, Drafts, Who};
 use drafts::Foreman;
 use lab::{Job, Lab, Outcome, Watched};
-use report::{Table, Totals};
+use report::{Drafted, Table, Totals};
 use texts::Extent;
 
 /// Most prompt rows of a pass.
@@ -186,6 +187,7 @@ fn with_proof<B: Backend + 'static, T>(
         threads: options.threads,
         chunks: cells::chunks(window, sizes.prefill_rows),
         given: !drafters.is_empty(),
+        most_given: drafters.most_drafts()?,
         thorough: options.extent.thorough,
     };
     let title = title(folder, drafters, &description.architecture, &axes, &options.sampling);
@@ -329,8 +331,7 @@ impl<B: Backend + 'static> Proof<'_, B> {
     /// Runs one cell and compares it.
     fn cell(&mut self, bench: &Bench, on: &mut Watched, cell: Cell) -> Result<(), Failure> {
         let prompts = Rc::clone(&self.prompts);
-        let fits = |prompt: &&Vec<TokenId>| self.thorough || prompt.len() <= MAX_CHUNKS * cell.chunk;
-        let n_texts = prompts[..self.reference.n_texts].iter().take_while(fits).count();
+        let n_texts = self.meant_for(cell).min(self.reference.n_texts);
         let whole = Job { cell, prompts: &prompts, n_texts, n: self.reference.n };
         let Some(job) = self.budget.fit(whole) else {
             self.skip(1);
@@ -350,6 +351,7 @@ impl<B: Backend + 'static> Proof<'_, B> {
         }
         self.repeats(bench, job, &outcome)?;
         self.count(cell, &outcome, &compared);
+        self.count_tokens(self.meant_for(cell), job);
         Ok(())
     }
 
@@ -391,14 +393,29 @@ impl<B: Backend + 'static> Proof<'_, B> {
         totals.results += compared.results;
         match cell.who {
             Who::Nobody => {}
-            Who::Script => totals.script.add(outcome),
-            Who::Given => totals.given.add(outcome),
+            Who::Script => totals.script.add(Drafted::new(outcome.drafted, outcome.accepted)),
+            Who::Given => {
+                totals.given.add(Drafted::new(outcome.drafted, outcome.accepted));
+                report::add_each(&mut totals.members, outcome.sources.iter().copied());
+            }
         }
         if let Some(window) = self.window {
             let texts = 0..outcome.outputs.len();
             let beyond = texts.map(|text| outcome.transcript.n_rows(text).saturating_sub(window) as u64);
             totals.rows_beyond_window += beyond.sum::<u64>();
         }
+    }
+
+    /// The first prompts that a cell is meant for, were there time for them.
+    fn meant_for(&self, cell: Cell) -> usize {
+        let fits = |prompt: &&Vec<TokenId>| self.thorough || prompt.len() <= MAX_CHUNKS * cell.chunk;
+        self.prompts.iter().take_while(fits).count()
+    }
+
+    /// Of a run that was meant for so many texts.
+    fn count_tokens(&mut self, n_texts: usize, done: Job<'_>) {
+        self.totals.tokens_planned += (n_texts * self.n) as u64;
+        self.totals.tokens_run += (done.n_texts * done.n) as u64;
     }
 
     /// Where a value first differs, with the values: both runs are done again to keep them.
@@ -464,6 +481,7 @@ impl<B: Backend + 'static> Proof<'_, B> {
                 Some(mismatch) => Err(Failure::failed(format!("level {}: {mismatch}", bench.isa.level()))),
             })?;
             self.budget.ran(1);
+            self.count_tokens(prompts.len(), job);
             self.table.ops(&bench, findings.compared())?;
             if findings.compared() == 0 {
                 return Err(Failure::failed("not proved: no op had more than one row"));
@@ -475,10 +493,18 @@ impl<B: Backend + 'static> Proof<'_, B> {
     /// Says what was shown, if anything was.
     fn conclude(&mut self, given: bool) -> Result<(), Failure> {
         let totals = &self.totals;
-        self.table.totals(totals, self.budget.elapsed().as_secs())?;
+        let members = self.lab.drafters.each_name();
+        self.table.totals(totals, &members, self.budget.elapsed().as_secs())?;
         if totals.skipped > 0 {
             self.table
                 .line(&format!("{} runs were left out for lack of time; see --minutes", totals.skipped))?;
+        }
+        if totals.tokens_run < totals.tokens_planned {
+            let (cut, of) = (totals.tokens_planned - totals.tokens_run, totals.tokens_planned);
+            let (cut, of) = (numbers::grouped(cut), numbers::grouped(of));
+            self.table.line(&format!(
+                "inside of the runs, {cut} of {of} tokens were left out for lack of time; see --minutes"
+            ))?;
         }
         if self.window.is_some() && totals.rows_beyond_window == 0 {
             self.table
@@ -490,7 +516,7 @@ impl<B: Backend + 'static> Proof<'_, B> {
                 return Err(not_tried(&format!("none of the script's drafts was {what}")));
             }
         }
-        if given && given_counts.accepted + given_counts.rejected == 0 {
+        if given && given_counts.is_nothing() {
             return Err(not_tried("the given drafter drafted nothing"));
         }
         // Some drafters are always right or always wrong here, and the script was both.

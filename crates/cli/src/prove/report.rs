@@ -20,6 +20,12 @@ pub(super) struct Totals {
     /// Of the script, and of the drafter that was given.
     pub(super) script: Drafted,
     pub(super) given: Drafted,
+    /// Of each member of the drafter that was given.
+    pub(super) members: Vec<Drafted>,
+    /// Tokens of the texts of all runs, had there been time for them.
+    pub(super) tokens_planned: u64,
+    /// Those of them that were run.
+    pub(super) tokens_run: u64,
     /// Committed rows that lie beyond the first window.
     pub(super) rows_beyond_window: u64,
 }
@@ -32,9 +38,27 @@ pub(super) struct Drafted {
 }
 
 impl Drafted {
-    pub(super) fn add(&mut self, outcome: &Outcome) {
-        self.accepted += outcome.accepted;
-        self.rejected += outcome.drafted - outcome.accepted;
+    pub(super) fn new(drafted: u64, accepted: u64) -> Self {
+        Self { accepted, rejected: drafted - accepted }
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.accepted += other.accepted;
+        self.rejected += other.rejected;
+    }
+
+    pub(super) fn is_nothing(self) -> bool {
+        self.accepted + self.rejected == 0
+    }
+}
+
+/// Adds counts one by one; those that are missing are nothing.
+pub(super) fn add_each(sums: &mut Vec<Drafted>, counts: impl IntoIterator<Item = Drafted>) {
+    for (at, count) in counts.into_iter().enumerate() {
+        if sums.len() == at {
+            sums.push(Drafted::default());
+        }
+        sums[at].add(count);
     }
 }
 
@@ -87,8 +111,13 @@ impl<'a> Table<'a> {
         ))
     }
 
-    /// What was shown.
-    pub(super) fn totals(&mut self, totals: &Totals, seconds: u64) -> Result<(), Failure> {
+    /// What was shown; `members` are the names of those that draft together.
+    pub(super) fn totals(
+        &mut self,
+        totals: &Totals,
+        members: &[String],
+        seconds: u64,
+    ) -> Result<(), Failure> {
         let g = |n: u64| numbers::grouped(n);
         self.line(&format!(
             "{} runs gave the text of plain decoding and the same bits: {} op results of {} rows, {} of them with logits; {seconds} s",
@@ -101,8 +130,14 @@ impl<'a> Table<'a> {
             format!("{who}: {} drafts accepted, {} rejected", g(drafted.accepted), g(drafted.rejected))
         };
         self.line(&drafted("script", totals.script))?;
-        if totals.given.accepted + totals.given.rejected > 0 {
+        if !totals.given.is_nothing() {
             self.line(&drafted("given drafter", totals.given))?;
+            for (name, &count) in members.iter().zip(&totals.members).filter(|_| members.len() > 1) {
+                self.line(&match count.is_nothing() {
+                    true => format!("given drafter, {name}: not tried, as none of its drafts was verified"),
+                    false => drafted(&format!("given drafter, {name}"), count),
+                })?;
+            }
         }
         self.line(&format!("rows beyond the first window: {}", g(totals.rows_beyond_window)))
     }

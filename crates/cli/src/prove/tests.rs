@@ -104,6 +104,38 @@ fn repeated_ops_catch_both() {
 }
 
 #[test]
+fn tokens_that_are_left_out_inside_of_runs_are_counted() {
+    let mut n_prompts = 0;
+    let (table, failure) = proof(
+        |cpu| cpu,
+        |proof, lengths| {
+            let first = proof.begin(lengths)?;
+            n_prompts = lengths.len();
+            // As where there was time for no more.
+            (proof.reference.n_texts, proof.reference.n) = (2, 7);
+            proof.benches.truncate(1);
+            proof.matrix(first)?;
+            proof.conclude(true)
+        },
+    );
+    assert_eq!(failure, None, "{table}");
+    let runs = table.lines().filter(|line| line.ends_with("  same")).count();
+    let texts = lengths_of(&table);
+    assert!(texts.iter().all(|counts| *counts == (2, 7)), "{table}");
+    let all = runs * n_prompts * options().n;
+    let (cut, all) = (numbers::grouped((all - runs * 2 * 7) as u64), numbers::grouped(all as u64));
+    let said = format!("inside of the runs, {cut} of {all} tokens were left out for lack of time");
+    assert!(table.contains(&said), "no {said:?} in: {table}");
+}
+
+/// Texts and tokens of each row of a table.
+fn lengths_of(table: &str) -> Vec<(usize, usize)> {
+    let rows = table.lines().filter(|line| line.ends_with("  same"));
+    let words = |row: &str| row.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    rows.map(words).map(|row| (row[6].parse().unwrap(), row[7].parse().unwrap())).collect()
+}
+
+#[test]
 fn a_sound_backend_passes_and_one_run_alone_proves_nothing() {
     let (table, failure) = proof(
         |cpu| cpu,
@@ -115,6 +147,7 @@ fn a_sound_backend_passes_and_one_run_alone_proves_nothing() {
     );
     assert_eq!(failure, None, "{table}");
     assert!(table.contains("op results of") && table.contains("given drafter: ") && table.contains("ops: "));
+    assert!(!table.contains("left out"), "{table}");
     let (_, failure) = proof(
         |cpu| cpu,
         |proof, lengths| {

@@ -22,6 +22,15 @@ fn a_dflash_drafter_is_proved_op_by_op() {
     let text = stdout(command.args(["-n", "10", "--ops", "--draft-block", "full"]));
     assert!(text.contains("runs gave the text of plain decoding") && text.contains("ops: "), "{text}");
     assert!(text.contains("given drafter: ") && !text.contains("given drafter: 0"), "{text}");
+    // Its block has room for 7 drafts.
+    let most = |who| text.lines().filter_map(|row| drafts_of(row, who)).max();
+    assert_eq!((most("given"), most("script")), (Some(7), Some(15)), "{text}");
+}
+
+/// The number of drafts of a row of somebody's, where it has one.
+fn drafts_of(row: &str, who: &str) -> Option<usize> {
+    let words: Vec<_> = row.split_whitespace().collect();
+    (words.len() > 3 && words[2] == who).then(|| words[3].parse().ok()).flatten()
 }
 
 #[test]
@@ -111,6 +120,9 @@ fn drafters_without_a_network_and_whole_models_are_proved_too() {
     let model = oracle("gemma4_dense");
     let text = with(&format!("{},ngram", model.display()), "4");
     assert!(text.contains("gemma4_dense, then n-grams of 1 to 5 tokens;"), "{text}");
+    // The model always drafts, so nobody asks the n-grams.
+    assert!(text.contains("gemma4_dense: ") && !text.contains("gemma4_dense: not tried"), "{text}");
+    assert!(text.contains("\ngiven drafter, n-grams of 1 to 5 tokens: not tried"), "{text}");
     // It drafts for itself.
     assert!(text.contains("none of the given drafter's drafts was rejected"), "{text}");
 }
