@@ -5,7 +5,7 @@ use std::iter;
 use std::str::FromStr;
 
 use clap::ValueEnum;
-use paceline::{Distribution, LogprobOptions, NumberError, SamplingOptions, TokenId, parse_number};
+use paceline::{Distribution, LogprobOptions, NumberError, Refused, SamplingOptions, TokenId, parse_number};
 use paceline_checkpoint::GenerationConfig;
 use serde::de::value::MapDeserializer;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -13,6 +13,19 @@ use serde_json::value::RawValue;
 
 use crate::json_map::UniqueKeys;
 use crate::prompts::{TokenIds, parse_ids, without_place};
+
+/// The same refusal with the program's own names for the lists of tokens that it may be about.
+pub(crate) fn under_own_name(refused: Refused) -> Refused {
+    match refused {
+        Refused::UnknownListedToken { field: "allowed", id, vocab_size } => {
+            Refused::UnknownListedToken { field: "--allowed-tokens", id, vocab_size }
+        }
+        Refused::UnknownListedToken { field: "suppress", id, vocab_size } => {
+            Refused::UnknownListedToken { field: "--suppress-tokens", id, vocab_size }
+        }
+        other => other,
+    }
+}
 
 /// What is said about choosing tokens; what is left out is the default, or the checkpoint's with `sample`.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]

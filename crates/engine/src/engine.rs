@@ -152,10 +152,13 @@ impl Engine {
         &self.sizes
     }
 
-    /// Who drafts and how far it suggests to; `None` where nobody drafts for a request that predicts nothing.
-    pub fn drafter(&self) -> Option<(&'static str, usize)> {
-        let drafter = self.drafter.as_ref().filter(|drafter| drafter.kind() != PredictionDrafter::KIND)?;
-        Some((drafter.kind(), drafter.suggested_drafts().min(self.sizes.max_drafts)))
+    /// Who drafts for a request that predicts nothing, in order of preference, and the drafts of a round that each of them makes where
+    /// the request does not say; empty where nobody does.
+    pub fn drafters(&self) -> Vec<(&'static str, usize)> {
+        let Some(drafter) = &self.drafter else { return Vec::new() };
+        let of_all = drafter.sources().into_iter().zip(drafter.suggested_by_source());
+        let of_any_request = of_all.filter(|(kind, _)| *kind != PredictionDrafter::KIND);
+        of_any_request.map(|(kind, suggested)| (kind, suggested.min(self.sizes.max_drafts))).collect()
     }
 
     /// What it is doing, and its totals.

@@ -138,7 +138,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         return Ok(streamed.respond());
     }
     let completions = generation.collect().await?;
-    let timings = generation.timings().json(model.drafter, draft.enabled);
+    let timings = generation.timings().json(model.drafters.first().copied(), draft.enabled);
     let model = Arc::clone(model);
     let whole = move || {
         let mut seed = None;

@@ -172,7 +172,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         return Ok(streamed.respond());
     }
     let completions = generation.collect().await?;
-    let timings = generation.timings().json(model.drafter, drafts_asked);
+    let timings = generation.timings().json(model.drafters.first().copied(), drafts_asked);
     let whole = move || {
         let mut seed = None;
         let choices = completions.iter().enumerate().map(|(index, completion)| {

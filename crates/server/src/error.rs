@@ -55,9 +55,18 @@ impl ApiError {
             "prompt" => prompt,
             "draft.tokens_per_round" => "draft.max_tokens",
             "logprobs.prompt" => "logprobs",
+            "allowed" => "allowed_token_ids",
             name => name,
         };
-        Self::field(name, refused.to_string())
+        // The engine's own words about a field begin with its name, under which the request may not know it.
+        let problem = match refused {
+            Refused::OutOfRange { found, expected, .. } => format!("is {found}; expected {expected}"),
+            Refused::UnknownListedToken { id, vocab_size, .. } => {
+                format!("has token {id}, which is not in the vocabulary; expected ids below {vocab_size}")
+            }
+            other => other.to_string(),
+        };
+        Self::field(name, problem)
     }
 
     /// A request that was taken and failed.

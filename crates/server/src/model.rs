@@ -21,9 +21,9 @@ pub struct Model {
     pub(crate) context: usize,
     /// Outputs that run at one time.
     pub(crate) slots: usize,
-    /// Who drafts for any request; predictions are drafted from without.
-    pub(crate) drafter: Option<LoadedDrafter>,
-    /// Most drafts of a round.
+    /// Who drafts for any request, in order of preference; predictions are drafted from without.
+    pub(crate) drafters: Vec<LoadedDrafter>,
+    /// Most drafts of a round that a request can ask for.
     pub(crate) most_drafts: usize,
     /// Figures for whoever asks what is loaded.
     pub(crate) facts: Facts,
@@ -76,14 +76,15 @@ impl Model {
             threads: info.threads,
         };
         let sizes = *engine.sizes();
-        let drafter = engine.drafter().map(|(kind, suggested)| LoadedDrafter { kind, suggested });
+        let drafters = engine.drafters().into_iter();
+        let drafters = drafters.map(|(kind, suggested)| LoadedDrafter { kind, suggested }).collect();
         Ok(Self {
             name,
             tokenizer,
             defaults: defaults(&folder.generation()?),
             context: sizes.context,
             slots: sizes.n_slots,
-            drafter,
+            drafters,
             most_drafts: sizes.max_drafts,
             facts,
             created: unix_seconds(),

@@ -81,7 +81,7 @@ impl Parameters {
         request.choice = u32::try_from(choice).expect("choices are few");
         request.logprobs = logprobs;
         request.draft = self.draft;
-        // The field is a limit, so one above what is possible asks for what is possible.
+        // It is the most that the request wants, so a number above what is possible asks for what is possible.
         request.draft.tokens_per_round = self.draft.tokens_per_round.map(|most| most.min(most_drafts));
         request
     }

@@ -48,8 +48,11 @@ pub(crate) async fn model(
 
 fn describe(model: &Model) -> Value {
     let facts = &model.facts;
-    let draft = model.drafter.map(|drafter| {
-        json!({"kind": drafter.kind, "max_tokens": drafter.suggested, "most_tokens": model.most_drafts})
+    let sources = model.drafters.iter().map(|of| json!({"kind": of.kind, "max_tokens": of.suggested}));
+    let sources: Vec<_> = sources.collect();
+    let suggested = model.drafters.iter().map(|of| of.suggested).max();
+    let draft = model.drafters.first().map(|first| {
+        json!({"kind": first.kind, "max_tokens": suggested, "most_tokens": model.most_drafts, "sources": sources})
     });
     json!({
         "id": model.name,

@@ -173,7 +173,7 @@ impl<F: Format> State<F> {
         let mut answer = Answer::new(&streamed.envelope, F::OBJECT, std::slice::from_ref(choice));
         answer.usage = streamed.include_usage.then_some(None);
         answer.seed = Some(finished.seed);
-        let loaded = streamed.app.loaded().and_then(|served| served.model.drafter);
+        let loaded = streamed.app.loaded().and_then(|served| served.model.drafters.first().copied());
         answer.timings = Some(streamed.generation.timings().json(loaded, streamed.drafts_asked));
         write_event(&mut self.out, &answer);
     }

@@ -11,6 +11,7 @@ use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::run::report::{Clock, speed};
 use crate::run::stream::drafting_notes;
+use crate::sampling::under_own_name;
 
 /// Conversations longer than this show how far they are read.
 const LONG_PROMPT: usize = 512;
@@ -175,7 +176,7 @@ impl<'a> Session<'a> {
         stopped: &dyn Fn() -> bool,
     ) -> Result<(Completion, Clock), Failure> {
         let mut progress = (n_prompt > LONG_PROMPT).then(|| Progress::new("reading", n_prompt));
-        let id = self.engine.submit(request).map_err(Failure::bad_input)?;
+        let id = self.engine.submit(request).map_err(|why| Failure::bad_input(under_own_name(why)))?;
         let (mut completion, mut clock) = (Completion::default(), Clock::start());
         let mut events = Vec::new();
         while completion.finished.is_none() && !stopped() {

@@ -14,6 +14,7 @@ use super::drafts::{Foreman, ProofDrafter};
 use super::report::{self, Drafted};
 use crate::draft::Drafters;
 use crate::failure::Failure;
+use crate::sampling::under_own_name;
 
 /// Steps after which the next text joins, where there is room.
 const STAGGER: usize = 2;
@@ -141,7 +142,8 @@ impl<B: Backend + 'static> Lab<'_, B> {
             let room = running.len() < cell.batch && (since_last > STAGGER || running.is_empty());
             if let Some(text) = waiting.pop_front_if(|_| room) {
                 let request = request(cell, &prompts[text], n, &self.sampling);
-                running.insert(engine.submit(request).map_err(Failure::failed)?, text);
+                let refused = |why| Failure::failed(under_own_name(why));
+                running.insert(engine.submit(request).map_err(refused)?, text);
                 since_last = 0;
             }
             engine.step(&mut events).map_err(Failure::failed)?;

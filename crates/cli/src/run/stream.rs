@@ -9,6 +9,7 @@ use paceline::{Completion, DraftStatistics, Engine, Event, Failed, Request, Requ
 use super::report::{Clock, Report, RunFacts, speed};
 use crate::failure::{Failure, one_line};
 use crate::progress::Progress;
+use crate::sampling::under_own_name;
 
 /// Prompts longer than this show how far they are read.
 const LONG_PROMPT: usize = 512;
@@ -117,8 +118,8 @@ fn submit(engine: &mut Engine, wanted: Vec<Wanted>) -> Result<VecDeque<Output>, 
         if wanted.request.choice > 0 {
             wanted.request.same_prompt_as = first_choice;
         }
-        let id =
-            engine.submit(wanted.request.clone()).map_err(|why| Failure::bad_input(wanted.without(why)))?;
+        let refused = |why| Failure::bad_input(wanted.without(under_own_name(why)));
+        let id = engine.submit(wanted.request.clone()).map_err(refused)?;
         if wanted.request.choice == 0 {
             first_choice = Some(id);
         }

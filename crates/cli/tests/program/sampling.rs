@@ -226,7 +226,7 @@ fn a_line_of_a_file_has_settings_of_its_own() {
 
 #[test]
 fn what_cannot_be_is_refused_by_name() {
-    let cases: [(&[&str], &[&str]); 24] = [
+    let cases: [(&[&str], &[&str]); 26] = [
         (&["--temperature", "-1"], &["temperature is -1", "0, or"]),
         (&["--temperature", "nan"], &["temperature is NaN"]),
         (&["--temperature", "warm"], &["--temperature", "warm"]),
@@ -246,6 +246,8 @@ fn what_cannot_be_is_refused_by_name() {
         (&["--logit-bias", "99999=1"], &["token 99999 in logit_bias", "4096"]),
         (&["--logit-bias", "7=nan"], &["logit_bias is NaN"]),
         (&["--suppress-tokens", ""], &["--suppress-tokens"]),
+        (&["--suppress-tokens", "99999"], &["token 99999 in --suppress-tokens", "4096"]),
+        (&["--allowed-tokens", "99999"], &["token 99999 in --allowed-tokens", "4096"]),
         (&["--allowed-tokens", "1,6", "--min-tokens", "1"], &["no token could be chosen", "min_tokens"]),
         (&["-n", "3", "--min-tokens", "4"], &["min_tokens is 4", "at most the 3"]),
         (&["--logprobs", "101"], &["logprobs is 101", "at most 100"]),

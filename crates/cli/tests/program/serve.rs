@@ -53,7 +53,9 @@ fn it_serves_the_built_in_model_until_a_signal() {
         assert!(server.get("/ready").starts_with("HTTP/1.1 200"));
         let models = server.get("/v1/models");
         assert!(
-            models.contains("\"id\":\"tiny-gemma4\"") && models.contains("\"most_tokens\":3"),
+            models.contains("\"id\":\"tiny-gemma4\"")
+                && models.contains("\"most_tokens\":3")
+                && models.contains("{\"kind\":\"ngram\",\"max_tokens\":3}"),
             "{models}"
         );
         let (code, log) = server.end(signal);

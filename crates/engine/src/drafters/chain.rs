@@ -92,7 +92,11 @@ impl Drafter for Chain {
     }
 
     fn suggested_drafts(&self) -> usize {
-        self.members.iter().map(|member| member.drafter.suggested_drafts()).max().unwrap_or(0)
+        self.suggested_by_source().into_iter().max().unwrap_or(0)
+    }
+
+    fn suggested_by_source(&self) -> Vec<usize> {
+        self.members.iter().map(|member| member.drafter.suggested_drafts()).collect()
     }
 
     fn block_drafts(&self) -> usize {

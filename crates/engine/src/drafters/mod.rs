@@ -168,6 +168,11 @@ pub trait Drafter: Send {
     /// Drafts a round for a request that does not say; at most what the engine is built for.
     fn suggested_drafts(&self) -> usize;
 
+    /// The same for each of the [`Drafter::sources`].
+    fn suggested_by_source(&self) -> Vec<usize> {
+        vec![self.suggested_drafts()]
+    }
+
     /// Drafts that it makes in any round, if it makes any, however few of them are verified: K/V blocks are taken for as many. At most
     /// what the engine is built for.
     fn block_drafts(&self) -> usize {

@@ -109,6 +109,24 @@ fn predictions_are_drafted_from_and_counted() {
     }
 }
 
+/// Room for predictions is no number of drafts that the drafter makes by itself.
+#[test]
+fn drafts_are_as_many_as_the_model_says() {
+    let server = Setup { drafts: Some(None), ..Setup::default() }.start();
+    let draft = get(server.address, "/v1/models").ok()["data"][0]["draft"].clone();
+    let number = |field: &str| usize::try_from(draft[field].as_u64().unwrap()).unwrap();
+    let (usual, most) = (number("max_tokens"), number("most_tokens"));
+    assert!(usual < most, "{draft}");
+    let body = json!({"messages": user("Tell me a short story about a fox."), "temperature": 0, "max_tokens": 200, "ignore_eos": true});
+    for (asked, expected) in [(None, usual), (Some(2), 2), (Some(most), most), (Some(1000), most)] {
+        let mut body = body.clone();
+        body["draft"] = json!({"max_tokens": asked});
+        let draft = server.chat(&body).ok()["timings"]["draft"].clone();
+        let longest = draft["accepted_by_position"].as_array().unwrap().len();
+        assert_eq!(longest, expected, "{asked:?}: {draft}");
+    }
+}
+
 #[test]
 fn what_is_loaded_can_be_asked_for() {
     let models = get(shared().address, "/v1/models").ok();
@@ -117,7 +135,9 @@ fn what_is_loaded_can_be_asked_for() {
         (&model["id"], &model["max_model_len"], &model["slots"]),
         (&json!("tiny-gemma4"), &json!(512), &json!(8))
     );
-    assert_eq!(model["draft"], json!({"kind": "assistant", "max_tokens": 4, "most_tokens": 4}));
+    let sources = json!([{"kind": "assistant", "max_tokens": 4}]);
+    let expected = json!({"kind": "assistant", "max_tokens": 4, "most_tokens": 4, "sources": sources});
+    assert_eq!(model["draft"], expected);
     assert_eq!(get(shared().address, "/v1/models/tiny-gemma4").ok(), *model);
     let error = get(shared().address, "/v1/models/other/model").error(404);
     assert_eq!(error["code"], "model_not_found");

@@ -6,7 +6,7 @@ use std::net::Shutdown;
 use serde_json::{Value, json};
 
 use crate::client::{JSON, Open, get, post, post_bytes};
-use crate::setup::{Dice, Running, Setup, user};
+use crate::setup::{Dice, Running, Setup, shared, user};
 
 const PATHS: [&str; 4] = ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"];
 
@@ -102,7 +102,7 @@ fn every_field_bears_every_value() {
                             "min_tokens",
                             "stop",
                             "top_logprobs",
-                            "allowed",
+                            "allowed_token_ids",
                             "logprobs",
                         ]
                         .contains(&param);
@@ -114,6 +114,37 @@ fn every_field_bears_every_value() {
     }
     assert!(statuses.iter().all(|&count| count > 300), "{statuses:?}");
     is_unharmed(&server, &before);
+}
+
+#[test]
+fn what_the_engine_refuses_is_said_of_the_field_once() {
+    for (field, value, expected) in [
+        (
+            "allowed_token_ids",
+            json!([5, 99_999]),
+            "allowed_token_ids: has token 99999, which is not in the vocabulary; expected ids below 4096",
+        ),
+        (
+            "logit_bias",
+            json!({"99999": 1}),
+            "logit_bias: has token 99999, which is not in the vocabulary; expected ids below 4096",
+        ),
+        ("temperature", json!(-1), "temperature: is -1; expected 0, or 0.000001 to 1000000"),
+        ("min_tokens", json!(5), "min_tokens: is 5; expected at most the 2 tokens allowed"),
+        ("draft", json!({"confidence": 1}), "draft.confidence: is 1; expected at least 0 and below 1"),
+        (
+            "allowed_token_ids",
+            json!([]),
+            "allowed_token_ids: no token could be chosen: every allowed token is suppressed, or is an end token that \
+             min_tokens holds back; allow more",
+        ),
+    ] {
+        let mut body = decent(PATHS[0]);
+        body[field] = value;
+        let error = shared().chat(&body).error(400);
+        assert_eq!(error["message"], expected);
+        assert!(error["param"].as_str().unwrap().starts_with(field), "{error}");
+    }
 }
 
 #[test]

@@ -155,7 +155,7 @@ fn a_stop_string_leaks_no_beginning() {
 
 #[test]
 fn a_stop_among_accepted_drafts_ends_text_ids_and_logprobs_together() {
-    let server = Setup { drafts: Some(16), ..Setup::default() }.start();
+    let server = Setup { drafts: Some(Some(16)), ..Setup::default() }.start();
     let body = |more: Value| {
         let mut body = json!({"messages": user("Count to ten."), "temperature": 0, "max_tokens": 60, "logprobs": true,
                               "return_token_ids": true});

@@ -21,8 +21,8 @@ use crate::client::{Answer, get, post};
 pub(crate) struct Setup {
     pub(crate) context: usize,
     pub(crate) slots: usize,
-    /// Drafts of an assistant; `None` leaves predictions alone.
-    pub(crate) drafts: Option<usize>,
+    /// Drafts of an assistant, which has a number of its own; `None` leaves predictions alone.
+    pub(crate) drafts: Option<Option<usize>>,
     pub(crate) kv_memory: Option<u64>,
     pub(crate) settings: Settings,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         let settings = Settings { queue: 200, ..Settings::default() };
-        Self { context: 512, slots: 8, drafts: Some(4), kv_memory: None, settings }
+        Self { context: 512, slots: 8, drafts: Some(Some(4)), kv_memory: None, settings }
     }
 }
 
@@ -46,7 +46,7 @@ impl Setup {
         let own = self.drafts.map(|_| DraftSource::Checkpoint(&assistant));
         let draft = Some(DraftOptions {
             sources: [DraftSource::Prediction].into_iter().chain(own).collect(),
-            tokens_per_round: self.drafts,
+            tokens_per_round: self.drafts.flatten(),
             confidence: 0.0,
             assistant: AssistantConventions::default(),
             block: DraftBlock::default(),
