@@ -36,21 +36,21 @@ pub(crate) struct Args {
     model: Option<PathBuf>,
     #[command(flatten)]
     draft: DrafterArgs,
-    /// Drafts of a round, or `auto` for what the drafter suggests; several numbers with commas between are measured in one run
-    #[arg(long, value_name = "N|auto[,N...]", default_value = "auto", value_parser = DraftTokens::parse, value_delimiter = ',', requires = "draft")]
+    /// Drafts of a round, at most 64, or `auto` for what the drafter suggests; several numbers with commas between are measured in one run
+    #[arg(long, value_name = "N|auto[,N...]", default_value = "auto", value_parser = DraftTokens::parse, value_delimiter = ',', requires = "draft", allow_negative_numbers = true)]
     draft_tokens: Vec<DraftTokens>,
     /// How sure a drafter has to be of a draft and all before it for it to be verified; 0 verifies all. With several numbers each number of
     /// drafts is measured with each
-    #[arg(long, value_name = "P[,P...]", default_value = "0", value_parser = confidence, value_delimiter = ',', requires = "draft")]
+    #[arg(long, value_name = "P[,P...]", default_value = "0", value_parser = confidence, value_delimiter = ',', requires = "draft", allow_negative_numbers = true)]
     draft_confidence: Vec<f32>,
     /// File with a prompt on each line, as for `run`; left out, a few short ones
     #[arg(long, value_name = "F")]
     prompts_file: Option<PathBuf>,
     /// Tokens to generate for each prompt, at most
-    #[arg(short, value_name = "N", default_value_t = 128, value_parser = model::at_least_one)]
+    #[arg(short, value_name = "N", default_value_t = 128, value_parser = model::at_least_one, allow_negative_numbers = true)]
     n: usize,
     /// How often each prompt is answered in each way
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = model::at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = model::at_least_one, allow_negative_numbers = true)]
     rounds: usize,
     /// Go on after tokens that end a text
     #[arg(long)]

@@ -11,6 +11,7 @@ use paceline_models::DFlashConfig;
 use crate::builtin;
 use crate::failure::Failure;
 use crate::made_up::MadeUpArgs;
+use crate::numbers::whole;
 
 /// Who drafts and how, in arguments.
 #[derive(Clone, Debug, clap::Args)]
@@ -31,12 +32,12 @@ pub(crate) struct DrafterArgs {
 pub(crate) struct DraftArgs {
     #[command(flatten)]
     drafter: DrafterArgs,
-    /// Drafts of a round, or `auto` for what the drafter suggests
-    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = DraftTokens::parse, requires = "draft")]
+    /// Drafts of a round, at most 64, or `auto` for what the drafter suggests
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = DraftTokens::parse, requires = "draft", allow_negative_numbers = true)]
     draft_tokens: DraftTokens,
     /// How sure a drafter has to be that a draft and all before it are right, by its own probabilities, for it to be verified; 0 verifies
     /// all. For assistants, DFlash drafters and draft models. Changes the speed, never the text
-    #[arg(long, value_name = "P", default_value = "0", value_parser = confidence, requires = "draft")]
+    #[arg(long, value_name = "P", default_value = "0", value_parser = confidence, requires = "draft", allow_negative_numbers = true)]
     draft_confidence: f32,
 }
 
@@ -72,13 +73,23 @@ impl DrafterArgs {
                 DraftWord::Tiny => Opened::Folder(builtin::tiny_assistant()?),
                 DraftWord::TinyDflash => Opened::Folder(builtin::tiny_dflash()?),
                 DraftWord::Ngram => Opened::Ngram(self.ngram.lengths()?),
-                DraftWord::Folder(path) => Opened::Folder(made_up.open_drafter(path)?),
+                DraftWord::Folder(path) => Opened::Folder(open_word(path, made_up)?),
             })
         };
         let list = words.iter().map(open).collect::<Result<_, Failure>>()?;
         let (conventions, block) = (self.conventions.into(), self.conventions.into());
         Ok(Drafters { list, conventions, block, ..Drafters::default() })
     }
+}
+
+/// Opens the drafter that a word names. Where there is no such folder, the word may have been meant as one of the others.
+fn open_word(path: &Path, made_up: &MadeUpArgs) -> Result<ModelFolder, Failure> {
+    made_up.open_drafter(path).map_err(|failure| match failure {
+        Failure::BadInput(message) if !path.exists() => {
+            Failure::BadInput(format!("{message}; --draft takes {WORDS}"))
+        }
+        failure => failure,
+    })
 }
 
 impl DraftArgs {
@@ -163,6 +174,9 @@ impl Drafters {
     }
 }
 
+/// What a word of `--draft` may be.
+const WORDS: &str = "a folder, a hub id, `tiny`, `tiny-dflash`, `ngram` or `none`";
+
 /// The words of `--draft`; none for plain decoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct DraftArg(Vec<DraftWord>);
@@ -188,9 +202,7 @@ impl DraftArg {
         for word in split(argument) {
             let word = match word {
                 "" => {
-                    return Err(
-                        "expected a folder, a hub id, `tiny`, `tiny-dflash`, `ngram` or `none`".to_owned()
-                    );
+                    return Err(format!("expected {WORDS}"));
                 }
                 "none" => return Err("`none` stands alone".to_owned()),
                 "tiny" => DraftWord::Tiny,
@@ -226,10 +238,10 @@ fn split(argument: &str) -> Vec<&str> {
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct NgramArgs {
     /// Fewest tokens that an n-gram has to repeat
-    #[arg(long, value_name = "N", default_value_t = NgramLengths::default().min(), requires = "draft")]
+    #[arg(long, value_name = "N", default_value_t = NgramLengths::default().min(), requires = "draft", value_parser = whole::<usize>, allow_negative_numbers = true)]
     ngram_min: usize,
     /// Most tokens that are compared: a longer repetition goes before a shorter one
-    #[arg(long, value_name = "N", default_value_t = NgramLengths::default().max(), requires = "draft")]
+    #[arg(long, value_name = "N", default_value_t = NgramLengths::default().max(), requires = "draft", value_parser = whole::<usize>, allow_negative_numbers = true)]
     ngram_max: usize,
 }
 

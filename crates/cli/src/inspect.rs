@@ -30,7 +30,7 @@ pub(crate) struct Args {
     #[arg(long)]
     config: bool,
     /// Tokens of a sequence to show the memory for; left out, some usual numbers
-    #[arg(long, value_name = "N", value_parser = model::at_least_one)]
+    #[arg(long, value_name = "N", value_parser = model::at_least_one, allow_negative_numbers = true)]
     context: Option<usize>,
     #[command(flatten)]
     draft: DrafterArgs,

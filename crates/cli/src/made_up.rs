@@ -5,13 +5,14 @@ use std::path::Path;
 use paceline_checkpoint::ModelFolder;
 
 use crate::failure::Failure;
+use crate::numbers::whole;
 use crate::{model, shapes};
 
 /// Made-up weights, in arguments.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct MadeUpArgs {
     /// Make the weights up from a seed: MODEL may be a folder with config.json alone, and so may a drafter
-    #[arg(long, value_name = "SEED")]
+    #[arg(long, value_name = "SEED", value_parser = whole::<u64>, allow_negative_numbers = true)]
     random_weights: Option<u64>,
     /// A size by its name in the place of MODEL, for made-up weights
     #[arg(long, value_name = "NAME", requires = "random_weights", value_parser = shapes::parser())]

@@ -96,7 +96,7 @@ const MAX_THREADS: i64 = 4096;
 #[derive(Debug, clap::Args)]
 pub(crate) struct ThreadsArg {
     /// Threads that compute; left out, one for each processor that the program may use
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS), allow_negative_numbers = true)]
     threads: Option<u16>,
 }
 

@@ -1,4 +1,15 @@
-//! Numbers for people.
+//! Numbers for people, and from them.
+
+use std::num::{IntErrorKind, ParseIntError};
+use std::str::FromStr;
+
+/// Parses a whole number, 0 too.
+pub(crate) fn whole<T: FromStr<Err = ParseIntError>>(word: &str) -> Result<T, String> {
+    word.parse().map_err(|error: ParseIntError| match error.kind() {
+        IntErrorKind::PosOverflow => "larger than any number that is held; expected a smaller one".to_owned(),
+        _ => "expected a whole number of at least 0".to_owned(),
+    })
+}
 
 /// With commas between thousands.
 pub(crate) fn grouped(n: u64) -> String {
@@ -25,6 +36,20 @@ pub(crate) fn bytes(n: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whole_numbers_are_asked_for_in_words() {
+        assert_eq!(["0", "18446744073709551615"].map(whole::<u64>), [Ok(0), Ok(u64::MAX)]);
+        for (word, part) in [
+            ("x", "of at least 0"),
+            ("-1", "of at least 0"),
+            ("", "whole"),
+            ("18446744073709551616", "larger"),
+        ] {
+            let error = whole::<u64>(word).unwrap_err();
+            assert!(error.contains(part), "{word:?}: {error}");
+        }
+    }
 
     #[test]
     fn numbers_read_well() {

@@ -1,9 +1,10 @@
 //! Where prompts come from.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::value::RawValue;
 
 use crate::failure::Failure;
@@ -88,8 +89,8 @@ pub(crate) fn parse_ids(word: &str) -> Result<TokenIds, String> {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct TokenIds(pub(crate) Vec<u32>);
 
-/// Prompts of a file with one on each line: plain text, or JSON objects if the first line is one. Lines without a
-/// character are skipped.
+/// Prompts of a file with one on each line: JSON objects if the first line that is not empty begins with `{`, else plain text.
+/// Lines without a character are skipped.
 fn lines(path: &Path) -> Result<Vec<Prompt>, Failure> {
     let name = path.display().to_string();
     let prompts =
@@ -104,10 +105,18 @@ fn parse_lines(text: &str) -> Result<Vec<Prompt>, String> {
     // Some editors put a byte order mark in front.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let lines = || (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
-    let is_json = lines().next().is_some_and(|(_, line)| line.trim_start().starts_with('{'));
+    let Some((first, begins)) = lines().next() else { return Ok(Vec::new()) };
+    let is_json = begins_object(begins);
     let parse = |(number, line): (usize, &str)| {
         let prompt = match is_json {
-            true => parse_json(line).map_err(|what| format!("line {number}: {what}"))?,
+            true => parse_json(line, (number != first).then_some(first))
+                .map_err(|what| format!("line {number}: {what}"))?,
+            false if is_prompt_object(line) => {
+                let found = excerpt(line);
+                return Err(format!(
+                    "line {number}: expected plain text, as line {first} is, found the JSON object `{found}`; objects need one on line {first} too"
+                ));
+            }
             false => Prompt::new(Input::Text(line.to_owned())),
         };
         Ok(Prompt { line: Some(number), ..prompt })
@@ -115,15 +124,47 @@ fn parse_lines(text: &str) -> Result<Vec<Prompt>, String> {
     lines().map(parse).collect()
 }
 
-fn parse_json(line: &str) -> Result<Prompt, String> {
+fn begins_object(line: &str) -> bool {
+    line.trim_start().starts_with('{')
+}
+
+/// Whether a line is what prompts are in a file of JSON objects.
+fn is_prompt_object(line: &str) -> bool {
+    let object = serde_json::from_str::<HashMap<String, IgnoredAny>>(line);
+    object.is_ok_and(|object| object.contains_key("prompt") || object.contains_key("token_ids"))
+}
+
+/// The begin of a line, for errors.
+fn excerpt(line: &str) -> String {
+    let line = line.trim();
+    match line.char_indices().nth(40) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line.to_owned(),
+    }
+}
+
+/// Parses an object; `first` is the line because of which it has to be one, if another.
+fn parse_json(line: &str, first: Option<usize>) -> Result<Prompt, String> {
     let UniqueKeys(fields) =
-        serde_json::from_str::<UniqueKeys<String, Box<RawValue>>>(line).map_err(|error| error.to_string())?;
+        serde_json::from_str::<UniqueKeys<String, Box<RawValue>>>(line).map_err(|error| {
+            let what = without_place(&error);
+            if error.is_data() && begins_object(line) {
+                return what;
+            }
+            let why = match first {
+                Some(first) => format!("line {first} is one"),
+                None => "it begins with `{`".to_owned(),
+            };
+            let (found, column) = (excerpt(line), error.column());
+            format!("expected a JSON object, as {why}, found `{found}`: {what} at column {column}")
+        })?;
     let (mut text, mut ids, mut n, mut sampling) = (None, None, None, SamplingArgs::default());
     for (name, value) in &fields {
         match name.as_str() {
             "prompt" => text = parse_field::<Option<String>>(name, value)?,
             "token_ids" => ids = parse_field::<Option<Vec<u32>>>(name, value)?,
             "n" => n = parse_field::<Option<usize>>(name, value)?,
+            _ if !SamplingArgs::fields().contains(name) => return Err(unknown_field(name)),
             // What is left is about choosing tokens, by the names of the options.
             _ => sampling = SamplingArgs::of_field(name, value)?.or(&sampling),
         }
@@ -139,6 +180,13 @@ fn parse_json(line: &str) -> Result<Prompt, String> {
         return Err("`n` is 0, expected at least 1".to_owned());
     }
     Ok(Prompt { n, sampling, ..Prompt::new(input) })
+}
+
+fn unknown_field(name: &str) -> String {
+    let own = ["prompt", "token_ids", "n"].map(str::to_owned);
+    let known: Vec<_> =
+        own.into_iter().chain(SamplingArgs::fields()).map(|name| format!("`{name}`")).collect();
+    format!("unknown field `{name}`; expected one of {}", known.join(", "))
 }
 
 /// Parses the value of a field, whose name errors begin with.
@@ -199,14 +247,20 @@ mod tests {
     #[test]
     fn a_wrong_line_is_named() {
         for (line, part) in [
-            ("{", "EOF"),
+            (
+                "{",
+                "expected a JSON object, as line 1 is one, found `{`: EOF while parsing an object at column 1",
+            ),
             ("{}", "has no prompt"),
             ("{\"prompt\": \"a\", \"token_ids\": [1]}", "one of them"),
             ("{\"prompt\": \"\"}", "empty"),
             ("{\"token_ids\": []}", "empty"),
             ("{\"token_ids\": [-1]}", "-1"),
             ("{\"prompt\": \"a\", \"n\": 0}", "`n` is 0"),
-            ("{\"prompt\": \"a\", \"tone\": 1}", "tone"),
+            (
+                "{\"prompt\": \"a\", \"tone\": 1}",
+                "unknown field `tone`; expected one of `prompt`, `token_ids`, `n`, `temperature`, `sample`",
+            ),
             ("{\"prompt\": 1}", "`prompt`: invalid type"),
             ("{\"prompt\": \"a\", \"n\": -1}", "`n`: invalid value"),
             ("{\"prompt\": \"a\", \"top_p\": \"much\"}", "`top_p`: `\"much\"` is not a number"),
@@ -216,10 +270,27 @@ mod tests {
             ),
             ("{\"prompt\": \"a\", \"n\": 1, \"prompt\": \"b\"}", "`prompt` stands twice"),
             ("{\"prompt\": \"a\", \"top_k\": 1, \"top_k\": 1}", "`top_k` stands twice"),
-            ("plain", "expected value"),
+            ("plain", "expected a JSON object, as line 1 is one, found `plain`: expected value at column 1"),
+            ("[1]", "expected a JSON object, as line 1 is one, found `[1]`"),
         ] {
             let error = parse_lines(&format!("{{\"prompt\": \"a\"}}\n\n{line}")).unwrap_err();
             assert!(error.starts_with("line 3: ") && error.contains(part), "{line}: {error}");
+            assert!(!error[7..].contains("line 3 ") || line.contains("line 3"), "{error}");
         }
+        let error = parse_lines("{hello").unwrap_err();
+        assert!(
+            error.starts_with("line 1: expected a JSON object, as it begins with `{`, found `{hello`"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn objects_among_plain_lines_are_refused() {
+        for line in ["{\"prompt\": \"a\"}", " {\"token_ids\": [2], \"prompt\": 1, \"prompt\": 2}"] {
+            let error = parse_lines(&format!("\nplain\n{line}")).unwrap_err();
+            assert!(error.starts_with("line 3: expected plain text, as line 2 is"), "{error}");
+        }
+        // Other texts with braces are texts.
+        assert_eq!(parse_lines("a\n{\"b\": 1}").unwrap(), [text(1, "a"), text(2, "{\"b\": 1}")]);
     }
 }

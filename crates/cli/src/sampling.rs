@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::iter;
 use std::str::FromStr;
 
-use clap::ValueEnum;
+use clap::{Args, Command, ValueEnum};
 use paceline::{Distribution, LogprobOptions, NumberError, Refused, SamplingOptions, TokenId, parse_number};
 use paceline_checkpoint::GenerationConfig;
 use serde::de::value::MapDeserializer;
@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use crate::json_map::UniqueKeys;
+use crate::numbers::whole;
 use crate::prompts::{TokenIds, parse_ids, without_place};
 
 /// The same refusal with the program's own names for the lists of tokens that it may be about.
@@ -33,16 +34,17 @@ pub(crate) fn under_own_name(refused: Refused) -> Refused {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct SamplingArgs {
     /// Draw tokens from the softmax of logits over T; 0, which it is if nothing is said, takes the most likely token each time
-    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    #[arg(long, value_name = "T", value_parser = parse_temperature, allow_negative_numbers = true)]
+    #[serde(deserialize_with = "temperature")]
     temperature: Option<Number>,
     /// Take temperature, filters and penalty from the model's generation_config.json where no option says otherwise
     #[arg(long)]
     sample: bool,
     /// Same seed, same text, whatever drafts and whatever else runs; left out, one is drawn, which `run --json` tells
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>, allow_negative_numbers = true)]
     seed: Option<u64>,
     /// Draw from the N most likely tokens only; 0: from all
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
     top_k: Option<usize>,
     /// Draw from the most likely tokens that have probability P together; 1: from all
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
@@ -66,7 +68,7 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "ID=B,...", value_parser = parse_logit_bias)]
     logit_bias: Option<LogitBias>,
     /// Choose no token that ends the text before the output has N tokens
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
     min_tokens: Option<usize>,
     /// Never choose these tokens
     #[arg(long, value_name = "ID,...", value_parser = parse_ids)]
@@ -106,6 +108,21 @@ impl From<UniqueKeys<u32, Number>> for LogitBias {
     }
 }
 
+/// Parses a temperature. One that would be held as 0 is as far out of range as one that is merely too small.
+fn parse_temperature(text: &str) -> Result<Number, String> {
+    match parse_number(text) {
+        Err(NumberError::Vanishes) => {
+            Err(format!("`{text}` is not 0, but too near to it; expected {}", SamplingOptions::TEMPERATURES))
+        }
+        _ => text.parse(),
+    }
+}
+
+fn temperature<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Number>, D::Error> {
+    let text = Option::<Box<RawValue>>::deserialize(from)?;
+    text.map(|text| parse_temperature(text.get())).transpose().map_err(serde::de::Error::custom)
+}
+
 fn parse_logit_bias(word: &str) -> Result<LogitBias, String> {
     let mut biases = BTreeMap::new();
     for pair in word.split(',').map(str::trim) {
@@ -125,6 +142,12 @@ fn parse_logit_bias(word: &str) -> Result<LogitBias, String> {
 }
 
 impl SamplingArgs {
+    /// The names of all fields.
+    pub(crate) fn fields() -> Vec<String> {
+        let all = Self::augment_args(Command::new("fields"));
+        all.get_arguments().map(|argument| argument.get_id().to_string()).collect()
+    }
+
     /// What one field of an object says. Errors begin with its name.
     pub(crate) fn of_field(name: &str, value: &RawValue) -> Result<SamplingArgs, String> {
         let object = MapDeserializer::new(iter::once((name, value)));
@@ -185,7 +208,7 @@ impl SamplingArgs {
 #[command(next_help_heading = "Log-probabilities")]
 pub(crate) struct LogprobArgs {
     /// Tell each token's log-probability, and the N most likely tokens at its place
-    #[arg(long, value_name = "N", requires = "json")]
+    #[arg(long, value_name = "N", requires = "json", value_parser = whole::<usize>, allow_negative_numbers = true)]
     logprobs: Option<usize>,
     /// Of the model's own distribution, or of the one that is drawn from: after bias, penalties, temperature and filters
     #[arg(long, value_name = "D", value_enum, default_value = "model", requires = "logprobs")]
@@ -315,7 +338,10 @@ mod tests {
             (r#"{"temprature": 1}"#, "unknown field"),
             (r#"{"top_p": "much"}"#, "`\"much\"` is not a number"),
             (r#"{"temperature": 1e-400}"#, "`1e-400` is not 0"),
-            (r#"{"temperature": 1e-50}"#, "`1e-50` is not 0"),
+            (
+                r#"{"temperature": 1e-50}"#,
+                "`1e-50` is not 0, but too near to it; expected 0, or 0.000001 to 1000000",
+            ),
             (r#"{"logit_bias": {"7": 1e-400}}"#, "`1e-400` is not 0"),
             (r#"{"top_k": -1}"#, "-1"),
             (r#"{"seed": 1.5}"#, "1.5"),

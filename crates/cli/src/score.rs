@@ -41,10 +41,10 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE", num_args = 1..=2, required = true)]
     places: Vec<PathBuf>,
     /// Tokens of a window; left out, 2048 or what the model has
-    #[arg(long, value_name = "N", value_parser = model::at_least_one)]
+    #[arg(long, value_name = "N", value_parser = model::at_least_one, allow_negative_numbers = true)]
     context: Option<usize>,
     /// Tokens that a window scores after the first one, with the others as context; left out, half a window
-    #[arg(long, value_name = "N", value_parser = model::at_least_one)]
+    #[arg(long, value_name = "N", value_parser = model::at_least_one, allow_negative_numbers = true)]
     stride: Option<usize>,
     /// Type of the activations
     #[arg(long, value_name = "TYPE", value_enum, default_value = "bf16")]

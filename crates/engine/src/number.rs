@@ -10,7 +10,9 @@ pub enum NumberError {
     #[error("is not a number")]
     NotANumber,
     /// It is so small that 0 would be read, which is another thing: temperature 0 is greedy, a low one is not.
-    #[error("is not 0, but nearer to it than any number that is held; expected 0 itself or at least 1e-45")]
+    #[error(
+        "is not 0, but nearer to it than any number that is held; expected 0 itself or a number farther from it"
+    )]
     Vanishes,
 }
 

@@ -118,6 +118,9 @@ pub fn draw_seed() -> u64 {
 }
 
 impl SamplingOptions {
+    /// The range of [`SamplingOptions::temperature`], for errors.
+    pub const TEMPERATURES: &str = "0, or 0.000001 to 1000000";
+
     /// How a checkpoint wants to be sampled from, whether or not it wants to. What it leaves out filters nothing, at temperature 1.
     pub fn of_checkpoint(generation: &GenerationConfig) -> Self {
         let or = |given: Option<f64>, usual: f32| given.map_or(usual, |value| value as f32);
@@ -143,8 +146,7 @@ impl SamplingOptions {
     pub(crate) fn check_values(&self, max_tokens: usize) -> Result<(), Refused> {
         let temperature = self.temperature;
         if temperature != 0.0 {
-            let expected = "0, or 0.000001 to 1000000";
-            within("temperature", temperature, LEAST_TEMPERATURE, MOST_TEMPERATURE, expected)?;
+            within("temperature", temperature, LEAST_TEMPERATURE, MOST_TEMPERATURE, Self::TEMPERATURES)?;
         }
         within("top_p", self.top_p, 0.0, 1.0, "0 to 1")?;
         within("min_p", self.min_p, 0.0, 1.0, "0 to 1")?;

@@ -42,7 +42,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
     /// Most tokens of an answer; left out, as many as the context has room for
-    #[arg(short, value_name = "N", value_parser = model::at_least_one)]
+    #[arg(short, value_name = "N", value_parser = model::at_least_one, allow_negative_numbers = true)]
     n: Option<usize>,
     #[command(flatten)]
     draft: DraftArgs,
@@ -54,7 +54,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     weights: WeightsArg,
     /// Most tokens of the conversation; left out, 8192 or what the model has
-    #[arg(long, value_name = "N", value_parser = model::at_least_one)]
+    #[arg(long, value_name = "N", value_parser = model::at_least_one, allow_negative_numbers = true)]
     context: Option<usize>,
     #[command(flatten)]
     sampling: SamplingArgs,

@@ -51,7 +51,7 @@ pub(crate) struct Args {
     #[arg(long)]
     ops: bool,
     /// Tokens of each text
-    #[arg(short, value_name = "N", default_value_t = 24, value_parser = model::at_least_one)]
+    #[arg(short, value_name = "N", default_value_t = 24, value_parser = model::at_least_one, allow_negative_numbers = true)]
     n: usize,
     /// Type of the activations
     #[arg(long, value_name = "TYPE", value_enum, default_value = "bf16")]
@@ -59,13 +59,13 @@ pub(crate) struct Args {
     #[command(flatten)]
     threads: ThreadsArg,
     /// Start no run after this time; what is left out is counted
-    #[arg(long, value_name = "M", default_value_t = 4, value_parser = model::at_least_one)]
+    #[arg(long, value_name = "M", default_value_t = 4, value_parser = model::at_least_one, allow_negative_numbers = true)]
     minutes: usize,
     /// Run the whole product of drafts, batches and chunks, and longer prompts
     #[arg(long)]
     thorough: bool,
     /// Add a prompt of this many tokens
-    #[arg(long, value_name = "N", value_parser = model::at_least_one)]
+    #[arg(long, value_name = "N", value_parser = model::at_least_one, allow_negative_numbers = true)]
     prompt_tokens: Option<usize>,
     #[command(flatten)]
     weights: WeightsArg,

@@ -49,11 +49,12 @@ pub(crate) struct Args {
     /// Token ids of the prompt, used as they are
     #[arg(long, value_name = "2,105,...", value_parser = crate::prompts::parse_token_ids, allow_hyphen_values = true)]
     token_ids: Option<TokenIds>,
-    /// File with a prompt on each line, as plain text or as JSON: {"prompt" or "token_ids", "n", "temperature", "seed", ...}
+    /// File with a prompt on each line: JSON objects if the first line that is not empty begins with `{`, else plain text. Objects:
+    /// {"prompt" or "token_ids", "n", "temperature", "seed", ...}
     #[arg(long, value_name = "F")]
     prompts_file: Option<PathBuf>,
     /// Most tokens to generate
-    #[arg(short, value_name = "N", default_value_t = 1024, value_parser = model::at_least_one)]
+    #[arg(short, value_name = "N", default_value_t = 1024, value_parser = model::at_least_one, allow_negative_numbers = true)]
     n: usize,
     /// Text that ends the output and is not part of it; may be given more than once
     #[arg(long, value_name = "S", allow_hyphen_values = true)]
@@ -70,7 +71,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TYPE", value_enum, default_value = "bf16")]
     activations: ActivationArg,
     /// Most tokens of the prompt that one pass reads
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = model::at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = model::at_least_one, allow_negative_numbers = true)]
     prefill_chunk: usize,
     #[command(flatten)]
     threads: ThreadsArg,
@@ -79,13 +80,13 @@ pub(crate) struct Args {
     #[command(flatten)]
     made_up: MadeUpArgs,
     /// Most tokens of prompt and output together; left out, what the prompt and -n need
-    #[arg(long, value_name = "N", value_parser = model::at_least_one)]
+    #[arg(long, value_name = "N", value_parser = model::at_least_one, allow_negative_numbers = true)]
     context: Option<usize>,
     /// Print one JSON object for each output and nothing else
     #[arg(long)]
     json: bool,
     /// Continuations of each prompt, by the same seed with noise of their own; with a temperature they differ
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MAX_CHOICES))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MAX_CHOICES), allow_negative_numbers = true)]
     choices: u32,
     #[command(flatten)]
     sampling: SamplingArgs,

@@ -208,7 +208,7 @@ fn a_reader_that_goes_is_no_failure() {
 #[test]
 fn bad_arguments_are_refused() {
     let long = "2,".repeat(3000) + "2";
-    let cases: [(&[&str], &[&str]); 27] = [
+    let cases: [(&[&str], &[&str]); 33] = [
         (&[], &["no prompt", "-p TEXT"]),
         (&["-p", ""], &["prompt is empty"]),
         (&["--token-ids", ""], &["--token-ids", "empty"]),
@@ -233,6 +233,19 @@ fn bad_arguments_are_refused() {
         (&["-p", "x", "--draft", "tiny", "--draft-tokens", "100000"], &["100000", "at most"]),
         (&["-p", "x", "--stop", ""], &["stop string 0"]),
         (&["-p", "x", "--threads", "0"], &["--threads"]),
+        // Numbers below 0 are no options that nobody knows.
+        (&["-p", "x", "-n", "-1"], &["expected a whole number of at least 1"]),
+        (&["-p", "x", "--threads", "-1"], &["--threads", "-1 is not in 1..=4096"]),
+        (
+            &["-p", "x", "--random-weights", "x"],
+            &["--random-weights", "expected a whole number of at least 0"],
+        ),
+        (&["-p", "x", "--draft", "tiny", "--draft-tokens", "-1"], &["expected a whole number or `auto`"]),
+        (&["-p", "x", "--draft", "tiny", "--draft-confidence", "-0.1"], &["from 0 that is below 1"]),
+        (
+            &["-p", "x", "--draft", "nope"],
+            &["nope: no such folder", "; --draft takes a folder, a hub id, `tiny`"],
+        ),
         (&["-p", "x", "--prefill-chunk", "0"], &["--prefill-chunk"]),
         (&["-p", "x", "--token-ids", "2"], &["--token-ids"]),
         (&["-p", "x", "--sing"], &["--sing"]),
@@ -255,9 +268,12 @@ fn bad_prompts_from_outside_are_refused() {
     refuses(run(&["--prompt-file"]).arg(folder.path()), 2, &["cannot be read"]);
     refuses(&mut run(&["--prompt-file", "/nonexistent/prompt"]), 2, &["/nonexistent/prompt"]);
     let file = folder.path().join("prompts");
-    for (lines, words) in
-        [("\n", "holds no prompt"), ("{\"tone\": 1}", "line 1"), ("{\"token_ids\": [2, 9999]}", "line 1")]
-    {
+    for (lines, words) in [
+        ("\n", "holds no prompt"),
+        ("{\"tone\": 1}", "line 1"),
+        ("a\n{\"prompt\": \"b\"}", "line 2: expected plain text"),
+        ("{\"token_ids\": [2, 9999]}", "line 1"),
+    ] {
         fs::write(&file, lines).unwrap();
         refuses(run(&["--prompts-file"]).arg(&file), 2, &[words]);
     }

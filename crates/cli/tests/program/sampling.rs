@@ -226,21 +226,30 @@ fn a_line_of_a_file_has_settings_of_its_own() {
 
 #[test]
 fn what_cannot_be_is_refused_by_name() {
-    let cases: [(&[&str], &[&str]); 26] = [
+    let cases: [(&[&str], &[&str]); 32] = [
         (&["--temperature", "-1"], &["temperature is -1", "0, or"]),
         (&["--temperature", "nan"], &["temperature is NaN"]),
         (&["--temperature", "warm"], &["--temperature", "warm"]),
         // Neither is what 0 is: greedy.
         (&["--temperature", "1e-400"], &["--temperature", "`1e-400` is not 0"]),
-        (&["--temperature", "1e-50"], &["--temperature", "`1e-50` is not 0"]),
+        (
+            &["--temperature", "1e-50"],
+            &["--temperature", "`1e-50` is not 0", "expected 0, or 0.000001 to 1000000"],
+        ),
+        (&["--temperature", "1e-45"], &["expected 0, or 0.000001 to 1000000"]),
+        (&["--top-p", "1e-50"], &["--top-p", "`1e-50` is not 0", "0 itself"]),
         (&["--top-p", "1.5"], &["top_p is 1.5", "0 to 1"]),
         (&["--top-p", "-0.1"], &["top_p is -0.1"]),
-        (&["--top-k", "-1"], &["--top-k", "-1"]),
+        (&["--top-k", "-1"], &["--top-k", "-1", "expected a whole number of at least 0"]),
+        (&["--top-k", "x"], &["--top-k", "expected a whole number of at least 0"]),
         (&["--min-p", "2"], &["min_p is 2"]),
         (&["--typical-p", "-1"], &["typical_p is -1"]),
         (&["--repetition-penalty", "0"], &["repetition_penalty is 0"]),
         (&["--frequency-penalty", "inf"], &["frequency_penalty is inf"]),
-        (&["--seed", "-1"], &["--seed", "-1"]),
+        (&["--seed", "-1"], &["--seed", "-1", "expected a whole number of at least 0"]),
+        (&["--seed", "18446744073709551616"], &["--seed", "larger"]),
+        (&["--min-tokens", "-1"], &["--min-tokens", "expected a whole number"]),
+        (&["--logprobs", "-1"], &["--logprobs", "expected a whole number"]),
         (&["--logit-bias", "7"], &["--logit-bias", "ID=B"]),
         (&["--logit-bias", "7=1,7=2"], &["token 7 has two biases"]),
         (&["--logit-bias", "99999=1"], &["token 99999 in logit_bias", "4096"]),
