@@ -123,3 +123,20 @@ fn the_checker_sees_what_is_wrong() {
     assert!(!fits(json!({"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": "3"})));
     assert!(!fits(json!({"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3, "more": 4})));
 }
+
+#[test]
+fn what_a_request_may_say_of_drafts_is_described() {
+    let server = shared();
+    let document = get(server.address, "/openapi.json").ok();
+    let draft = json!({"enabled": true, "max_tokens": 2, "confidence": 0.05});
+    let bodies = [
+        ("/v1/chat/completions", json!({"messages": user("Hi"), "max_tokens": 2, "draft": draft})),
+        ("/v1/completions", json!({"prompt": "Hi", "max_tokens": 2, "draft": draft})),
+    ];
+    for (path, body) in bodies {
+        let schema = &document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"];
+        assert!(schema.is_object(), "{path}");
+        check(&document, schema, &body, path).unwrap();
+        post(server.address, path, &body).ok();
+    }
+}
