@@ -34,10 +34,15 @@ impl Fields {
         let wrong = |error| ApiError::bad_request(format!("the body is not JSON: {error}"));
         match serde_json::from_slice(body).map_err(wrong)? {
             Value::Object(object) => {
-                let texts: BTreeMap<String, &RawValue> = serde_json::from_slice(body).map_err(wrong)?;
-                let vanishes = |text: &RawValue| parse_number(text.get()) == Err(NumberError::Vanishes);
-                let vanished = texts.into_iter().filter(|(_, text)| vanishes(text)).map(|(name, _)| name);
-                Ok(Self { vanished: vanished.collect(), ..Self::new(String::new(), object) })
+                let mut fields = Self::new(String::new(), object);
+                // Only then is the body read once more, for the texts of its numbers.
+                if fields.object.values().any(may_have_vanished) {
+                    let texts: BTreeMap<String, &RawValue> = serde_json::from_slice(body).map_err(wrong)?;
+                    let vanishes = |text: &RawValue| parse_number(text.get()) == Err(NumberError::Vanishes);
+                    let vanished = texts.into_iter().filter(|(_, text)| vanishes(text));
+                    fields.vanished.extend(vanished.map(|(name, _)| name));
+                }
+                Ok(fields)
             }
             other => {
                 Err(ApiError::bad_request(format!("the body is {}; expected an object", describe(&other))))
@@ -184,6 +189,11 @@ pub(crate) fn whole(value: &Value) -> Option<u64> {
             .filter(|number| number.fract() == 0.0 && (0.0..=MOST as f64).contains(number))
             .map(|number| number as u64),
     }
+}
+
+/// Whether a number would be 0 and was not written as the integer.
+fn may_have_vanished(value: &Value) -> bool {
+    value.is_f64() && value.as_f64().is_some_and(|number| number as f32 == 0.0)
 }
 
 /// A value in a message: short whatever it is.
