@@ -112,7 +112,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         request.prediction = prediction.clone().unwrap_or_default();
         request
     });
-    let delivery = if parameters.stream { Delivery::Rounds } else { Delivery::Whole };
+    let delivery = Delivery::of(parameters.stream);
     let mut generation = Generation::start(&app, served, requests.collect(), "messages", delivery)?;
 
     let envelope = Envelope::new("chatcmpl", model);

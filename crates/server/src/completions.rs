@@ -142,7 +142,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         let prompt = prompts[index / n].ids.clone();
         asked.parameters.request(prompt, asked.max_tokens, asked.logprobs, index % n, model.most_drafts)
     });
-    let delivery = if asked.parameters.stream { Delivery::Rounds } else { Delivery::Whole };
+    let delivery = Delivery::of(asked.parameters.stream);
     let mut generation = Generation::start(&app, served, requests.collect(), "prompt", delivery)?;
 
     let envelope = Envelope::new("cmpl", model);

@@ -41,6 +41,13 @@ pub(crate) enum Delivery {
     Whole,
 }
 
+impl Delivery {
+    /// What an answer needs that is streamed, or is not.
+    pub(crate) fn of(streamed: bool) -> Self {
+        if streamed { Self::Rounds } else { Self::Whole }
+    }
+}
+
 /// Outputs of one HTTP request.
 pub(crate) struct Generation {
     app: Arc<App>,
@@ -103,14 +110,14 @@ impl Listener {
         let before = self.events.len();
         self.events.extend(round);
         let new = &self.events[before..];
-        self.count(new.iter().filter(|event| matches!(event, Event::Token { .. })).count());
+        let now = Instant::now();
+        self.count(now, new.iter().filter(|event| matches!(event, Event::Token { .. })).count());
         let last = self.events.last();
         if let Some(Event::Finished(finished)) = last {
             self.has_finished = true;
             self.app.metrics.finished(finished.reason.as_str(), finished.usage, self.started.elapsed());
         }
         let has_ended = matches!(last, Some(Event::Finished(_) | Event::Failed(_)));
-        let now = Instant::now();
         if has_ended || (self.delivery == Delivery::Rounds && is_due(self.passed_on, now)) {
             self.passed_on = Some(now);
             self.pass_on();
@@ -118,11 +125,11 @@ impl Listener {
     }
 
     /// Counts the tokens of a round, which share the time that it took.
-    fn count(&mut self, n_tokens: usize) {
+    fn count(&mut self, now: Instant, n_tokens: usize) {
         if n_tokens == 0 {
             return;
         }
-        let (now, progress, metrics) = (Instant::now(), &mut self.progress, &self.app.metrics);
+        let (progress, metrics) = (&mut self.progress, &self.app.metrics);
         let pause = now.duration_since(progress.last_token);
         if progress.first_token.is_none() {
             progress.first_token = Some(now);
