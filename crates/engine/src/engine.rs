@@ -17,7 +17,6 @@ use crate::inherit::inherit;
 use crate::kept::Kept;
 use crate::kv::{KvCache, KvGroupSize, SequenceKv};
 use crate::request::{Request, RequestId};
-
 use crate::scheduler::PlannedRows;
 use crate::sequence::{Drafting, Output, Sequence};
 use crate::sizes::Sizes;
