@@ -183,9 +183,9 @@ fn parse_json(line: &str, first: Option<usize>) -> Result<Prompt, String> {
 }
 
 fn unknown_field(name: &str) -> String {
-    let own = ["prompt", "token_ids", "n"].map(str::to_owned);
+    let of_sampling = SamplingArgs::fields().iter().map(String::as_str);
     let known: Vec<_> =
-        own.into_iter().chain(SamplingArgs::fields()).map(|name| format!("`{name}`")).collect();
+        ["prompt", "token_ids", "n"].into_iter().chain(of_sampling).map(|name| format!("`{name}`")).collect();
     format!("unknown field `{name}`; expected one of {}", known.join(", "))
 }
 

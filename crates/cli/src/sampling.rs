@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::iter;
 use std::str::FromStr;
+use std::sync::LazyLock;
 
 use clap::{Args, Command, ValueEnum};
 use paceline::{Distribution, LogprobOptions, NumberError, Refused, SamplingOptions, TokenId, parse_number};
@@ -143,9 +144,12 @@ fn parse_logit_bias(word: &str) -> Result<LogitBias, String> {
 
 impl SamplingArgs {
     /// The names of all fields.
-    pub(crate) fn fields() -> Vec<String> {
-        let all = Self::augment_args(Command::new("fields"));
-        all.get_arguments().map(|argument| argument.get_id().to_string()).collect()
+    pub(crate) fn fields() -> &'static [String] {
+        static FIELDS: LazyLock<Vec<String>> = LazyLock::new(|| {
+            let all = SamplingArgs::augment_args(Command::new("fields"));
+            all.get_arguments().map(|argument| argument.get_id().to_string()).collect()
+        });
+        &FIELDS
     }
 
     /// What one field of an object says. Errors begin with its name.
