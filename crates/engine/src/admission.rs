@@ -14,6 +14,8 @@ pub(crate) struct Admission {
     pub(crate) vocab_size: usize,
     /// Tokens of a sequence at most.
     pub(crate) context: usize,
+    /// What that could be at most with this model.
+    pub(crate) model_context: usize,
     pub(crate) max_drafts: usize,
     /// Tokens that may not stand in a prompt.
     pub(crate) refused: Arc<[TokenId]>,
@@ -89,7 +91,8 @@ impl Admission {
             return Err(Refused::EmptyPrompt);
         }
         if prompt.len() > self.context {
-            return Err(Refused::PromptTooLong { found: prompt.len(), context: self.context });
+            let &Admission { context, model_context, .. } = self;
+            return Err(Refused::PromptTooLong { found: prompt.len(), context, model_context });
         }
         for (index, token) in prompt.iter().enumerate() {
             let id = token.0;
@@ -116,6 +119,7 @@ mod tests {
         let admission = Admission {
             vocab_size: 100,
             context: 1000,
+            model_context: 1200,
             max_drafts: 4,
             refused: [TokenId(50)].into(),
             has_text: true,
@@ -131,7 +135,14 @@ mod tests {
         assert_eq!(refuse(&request(&[2, 100], 1)), unknown);
         assert_eq!(refuse(&request(&[50], 1)), Refused::UnsupportedToken { index: 0, id: 50 });
         let long = refuse(&request(&[2; 1001], 0));
-        assert_eq!(long, Refused::PromptTooLong { found: 1001, context: 1000 });
+        assert_eq!(long, Refused::PromptTooLong { found: 1001, context: 1000, model_context: 1200 });
+        assert!(
+            long.to_string().ends_with("or load with a larger context, up to the model's 1200"),
+            "{long}"
+        );
+        let longer = refuse(&request(&[2; 1201], 0)).to_string();
+        assert!(longer.contains("1201 tokens, and the model reads 1200 at most"), "{longer}");
+        assert!(longer.ends_with("or take a model with a longer context"), "{longer}");
         let stop = Request { stop: vec!["a".into(), String::new()], ..request(&[2], 1) };
         assert_eq!(refuse(&stop), Refused::EmptyStop { index: 1 });
         let mut drafts = request(&[2], 1);

@@ -103,6 +103,7 @@ impl Engine {
         let admission = Admission {
             vocab_size: description.vocab_size,
             context: sizes.context,
+            model_context: description.max_positions,
             max_drafts: sizes.max_drafts,
             refused: target.refused_tokens().into(),
             has_text: text.is_some(),

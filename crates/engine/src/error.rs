@@ -32,14 +32,14 @@ pub enum Refused {
         id: u32,
     },
     /// More prompt than context.
-    #[error(
-        "the prompt has {found} tokens, the context holds {context}; shorten the prompt or load with a larger context"
-    )]
+    #[error("{}", too_long(*found, *context, *model_context))]
     PromptTooLong {
         /// Tokens of the prompt.
         found: usize,
         /// Tokens that a sequence can have in all.
         context: usize,
+        /// The most that the model allows for that.
+        model_context: usize,
     },
     /// A stop string that every text contains.
     #[error("stop string {index} is empty; expected at least one character")]
@@ -102,6 +102,20 @@ impl Refused {
             Refused::NoPromptLogprobs => "logprobs.prompt",
             Refused::TooManyDrafts { .. } => "draft.tokens_per_round",
         }
+    }
+}
+
+/// A larger context helps only as far as the model has one.
+fn too_long(found: usize, context: usize, model_context: usize) -> String {
+    match found <= model_context {
+        true => format!(
+            "the prompt has {found} tokens, the context holds {context}; shorten the prompt or load with a larger context, up to the \
+             model's {model_context}"
+        ),
+        false => format!(
+            "the prompt has {found} tokens, and the model reads {model_context} at most; shorten the prompt or take a model with a longer \
+             context"
+        ),
     }
 }
 

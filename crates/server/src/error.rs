@@ -40,11 +40,19 @@ impl ApiError {
         Self { param: Some(name), ..Self::bad_request(message) }
     }
 
-    /// A prompt that leaves no room in the context.
-    pub(crate) fn context_exceeded(param: &'static str, tokens: usize, context: usize) -> Self {
+    /// A prompt that leaves no room in the context. `largest` is the model's own limit, where the prompt would fit into that.
+    pub(crate) fn context_exceeded(
+        param: &'static str,
+        tokens: usize,
+        context: usize,
+        largest: Option<usize>,
+    ) -> Self {
+        let more = match largest {
+            Some(largest) => format!("start the server with a larger --context, up to the model's {largest}"),
+            None => "take a model that has a longer context than this one".to_owned(),
+        };
         let problem = format!(
-            "the prompt has {tokens} tokens, and the context holds {context}, output included; shorten it or start the server \
-             with a larger --context"
+            "the prompt has {tokens} tokens, and the context holds {context}, output included; shorten it or {more}"
         );
         Self { code: Some("context_length_exceeded"), ..Self::field(param, problem) }
     }

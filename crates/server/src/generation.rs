@@ -181,8 +181,12 @@ impl Generation {
         let model = &served.model;
         for request in &requests {
             let n_prompt = request.prompt.len();
-            if n_prompt > model.context || (n_prompt == model.context && request.max_tokens > 0) {
-                return Err(ApiError::context_exceeded(prompt, n_prompt, model.context));
+            // An output has at least a token.
+            let needed = n_prompt + usize::from(request.max_tokens > 0);
+            if needed > model.context {
+                let largest = model.facts.largest_context;
+                let largest = (needed <= largest).then_some(largest);
+                return Err(ApiError::context_exceeded(prompt, n_prompt, model.context, largest));
             }
             model.engine.check(request).map_err(|refused| ApiError::refused(&refused, prompt))?;
         }

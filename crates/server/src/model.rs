@@ -48,6 +48,8 @@ pub(crate) struct Facts {
     pub(crate) architecture: String,
     pub(crate) layers: usize,
     pub(crate) vocabulary: usize,
+    /// What the context could be at most.
+    pub(crate) largest_context: usize,
     pub(crate) level: String,
     pub(crate) threads: usize,
 }
@@ -72,6 +74,7 @@ impl Model {
             architecture: description.architecture.clone(),
             layers: description.n_layers,
             vocabulary: description.vocab_size,
+            largest_context: description.max_positions,
             level: info.level.clone(),
             threads: info.threads,
         };

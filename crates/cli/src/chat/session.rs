@@ -130,12 +130,16 @@ impl<'a> Session<'a> {
     ) -> Result<String, Failure> {
         let prompt = self.encoder.encode_messages(&Value::Array(self.messages.clone()))?;
         let n_prompt = prompt.len();
-        let room = self.engine.sizes().context.saturating_sub(n_prompt);
+        let (context, model_context) = (self.engine.sizes().context, self.engine.description().max_positions);
+        let room = context.saturating_sub(n_prompt);
         if room == 0 {
+            // A larger context helps only as far as the model has one, and an answer has at least a token.
+            let more = match n_prompt < model_context {
+                true => format!("--context gives more, up to the model's {model_context}"),
+                false => format!("more than {model_context} the model does not have"),
+            };
             return Err(Failure::bad_input(format!(
-                "the conversation has {n_prompt} tokens, the context holds {}; /undo or /reset makes room, and \
-                 --context gives more",
-                self.engine.sizes().context
+                "the conversation has {n_prompt} tokens, the context holds {context}; /undo or /reset makes room, and {more}"
             )));
         }
         let max_tokens = self.max_tokens.unwrap_or(room);
@@ -333,6 +337,12 @@ mod tests {
             panic!("it is accepted");
         };
         assert!(message.contains("the context holds 48") && message.contains("/reset"), "{message}");
+        assert!(message.ends_with("and --context gives more, up to the model's 2048"), "{message}");
+        let Err(Failure::BadInput(message)) = session.turn(&"word ".repeat(2100), &mut |_| Ok(()), &|| false)
+        else {
+            panic!("it is accepted");
+        };
+        assert!(message.ends_with("and more than 2048 the model does not have"), "{message}");
         assert!(session.messages.is_empty());
         turn(&mut session, "Hello");
     }

@@ -208,17 +208,18 @@ fn a_reader_that_goes_is_no_failure() {
 #[test]
 fn bad_arguments_are_refused() {
     let long = "2,".repeat(3000) + "2";
-    let cases: [(&[&str], &[&str]); 33] = [
+    let cases: [(&[&str], &[&str]); 34] = [
         (&[], &["no prompt", "-p TEXT"]),
         (&["-p", ""], &["prompt is empty"]),
         (&["--token-ids", ""], &["--token-ids", "empty"]),
         (&["--token-ids", "2,x"], &["--token-ids", "`x`"]),
         (&["--token-ids", "2,-3"], &["`-3`"]),
         (&["--token-ids", "2,999999"], &["token 999999", "index 1", "4096"]),
-        (&["--token-ids", &long], &["3001 tokens", "2048"]),
+        (&["--token-ids", &long], &["3001 tokens, and the model reads 2048 at most", "longer context"]),
+        (&["--token-ids", &long, "--context", "64"], &["3001 tokens, and the model reads 2048 at most"]),
         (&["-p", "x", "-n", "0"], &["-n", "at least 1"]),
         (&["-p", "x", "-n", "many"], &["-n", "many"]),
-        (&["-p", "x", "--context", "3"], &["context holds 3"]),
+        (&["-p", "x", "--context", "3"], &["context holds 3", "larger context, up to the model's 2048"]),
         (&["-p", "x", "--context", "100000"], &["context", "100000", "2048"]),
         (&["-p", "x", "--draft", ""], &["--draft"]),
         (&["-p", "x", "--draft", "tiny,"], &["--draft", "ngram"]),

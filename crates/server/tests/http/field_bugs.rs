@@ -262,9 +262,20 @@ fn prompts_around_the_context_end_where_they_must() {
         assert_eq!(answer["usage"]["completion_tokens"], expected, "{n} + {max_tokens}");
         assert_eq!(answer["choices"][0]["finish_reason"], "length");
     }
-    for (n, max_tokens) in [(512, 1), (513, 0), (513, 1), (600, 1)] {
+    for (n, max_tokens) in [(512, 1), (513, 0), (513, 1), (600, 1), (2048, 0)] {
         let error = of(n, max_tokens).error(400);
         assert_eq!((&error["param"], &error["code"]), (&json!("prompt"), &json!("context_length_exceeded")));
+        let message = error["message"].as_str().unwrap();
+        assert!(message.ends_with("with a larger --context, up to the model's 2048"), "{message}");
+    }
+    // Beyond what the model has, no option helps.
+    for (n, max_tokens) in [(2048, 1), (2049, 0)] {
+        let error = of(n, max_tokens).error(400);
+        let message = error["message"].as_str().unwrap();
+        assert!(
+            message.contains("holds 512") && message.ends_with("longer context than this one"),
+            "{message}"
+        );
     }
     let long = json!({"messages": user(&"word ".repeat(600))});
     assert_eq!(shared().chat(&long).error(400)["param"], "messages");
