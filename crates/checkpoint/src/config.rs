@@ -11,14 +11,16 @@
 //!
 //! The published implementations' defaults contradict one another, so whoever needs a value asks with `required_..`.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::Error;
 use crate::json::parse_object;
+use crate::{Error, NumberError, parse_number};
 
 /// Limits of anything that is a size: wide enough for every model, and small enough that the product of two fits.
 pub const SIZES: RangeInclusive<usize> = 1..=1 << 24;
@@ -28,6 +30,8 @@ pub const SIZES: RangeInclusive<usize> = 1..=1 << 24;
 pub struct RawConfig {
     file: Arc<Path>,
     fields: Map<String, Value>,
+    /// Texts of the file's own numbers that are not 0 and were read as 0, by their names.
+    vanished: BTreeMap<String, String>,
 }
 
 impl RawConfig {
@@ -36,7 +40,13 @@ impl RawConfig {
     /// # Errors
     /// [`Error::Json`].
     pub fn parse(file: &Path, bytes: &[u8]) -> Result<RawConfig, Error> {
-        Ok(RawConfig { file: file.into(), fields: parse_object(file, bytes)? })
+        let fields: Map<String, Value> = parse_object(file, bytes)?;
+        let vanished = if fields.values().any(|value| value.is_f64() && value.as_f64() == Some(0.0)) {
+            vanished_numbers(file, bytes)?
+        } else {
+            BTreeMap::new()
+        };
+        Ok(RawConfig { file: file.into(), fields, vanished })
     }
 
     /// The file's name in messages.
@@ -46,7 +56,7 @@ impl RawConfig {
 
     /// The whole file as a section.
     pub fn top(&self) -> Section<'_> {
-        Section { file: &self.file, parents: String::new(), fields: &self.fields }
+        Section { vanished: Some(&self.vanished), ..Section::new(&self.file, String::new(), &self.fields) }
     }
 
     /// The fields of the text model: the object `text_config` where there is one, else the whole file.
@@ -81,9 +91,15 @@ pub struct Section<'a> {
     /// Fields above this object, each with a full stop behind it.
     parents: String,
     fields: &'a Map<String, Value>,
+    /// Those of the config, for its outermost object.
+    vanished: Option<&'a BTreeMap<String, String>>,
 }
 
 impl<'a> Section<'a> {
+    fn new(file: &'a Path, parents: String, fields: &'a Map<String, Value>) -> Self {
+        Section { file, parents, fields, vanished: None }
+    }
+
     /// The file's name in messages.
     pub fn file(&self) -> &'a Path {
         self.file
@@ -158,6 +174,22 @@ impl<'a> Section<'a> {
             return Err(self.out_of_range(field, value, expected));
         }
         Ok(Some(number))
+    }
+
+    /// A number in `range` that f32 holds: one that is not 0 does not become 0. Null and absence are `None`.
+    ///
+    /// # Errors
+    /// [`Error::WrongType`], [`Error::OutOfRange`].
+    pub fn optional_f32(&self, field: &str, range: RangeInclusive<f64>) -> Result<Option<f32>, Error> {
+        let Some(number) = self.optional_f64(field, range)? else { return Ok(None) };
+        let written = self.vanished.and_then(|vanished| vanished.get(field));
+        if written.is_none() && (number == 0.0 || number as f32 != 0.0) {
+            return Ok(Some(number as f32));
+        }
+        let (file, field) = self.label(field);
+        let found = written.cloned().unwrap_or_else(|| format!("{number:e}"));
+        let expected = "0 itself or a number farther from it".to_owned();
+        Err(Error::OutOfRange { file, field, found, expected })
     }
 
     /// True or false.
@@ -251,7 +283,7 @@ impl<'a> Section<'a> {
     pub fn optional_section(&self, field: &str) -> Result<Option<Section<'a>>, Error> {
         let fields = self.converted(field, "an object", Value::as_object)?;
         let parents = format!("{}{field}.", self.parents);
-        Ok(fields.map(|fields| Section { file: self.file, parents, fields }))
+        Ok(fields.map(|fields| Section::new(self.file, parents, fields)))
     }
 
     /// A list of objects; null and absence are `None`.
@@ -261,7 +293,7 @@ impl<'a> Section<'a> {
     pub fn optional_section_list(&self, field: &str) -> Result<Option<Vec<Section<'a>>>, Error> {
         let section = |(i, item): (usize, &'a Value)| {
             let parents = format!("{}{field}[{i}].", self.parents);
-            item.as_object().map(|fields| Section { file: self.file, parents, fields })
+            item.as_object().map(|fields| Section::new(self.file, parents, fields))
         };
         self.converted(field, "a list of objects", |value| {
             value.as_array()?.iter().enumerate().map(section).collect()
@@ -333,6 +365,13 @@ const STR_LIST: &str = "a list of strings";
 
 fn string<'a>(fields: &'a Map<String, Value>, field: &str) -> Option<&'a str> {
     fields.get(field).and_then(Value::as_str)
+}
+
+/// Texts of the numbers of an object that are not 0 and are read as 0.
+fn vanished_numbers(file: &Path, bytes: &[u8]) -> Result<BTreeMap<String, String>, Error> {
+    let texts: BTreeMap<String, Box<RawValue>> = parse_object(file, bytes)?;
+    let texts = texts.into_iter().map(|(name, text)| (name, text.get().to_owned()));
+    Ok(texts.filter(|(_, text)| parse_number(text) == Err(NumberError::Vanishes)).collect())
 }
 
 /// A value as a message shows it: large ones by their kind only.

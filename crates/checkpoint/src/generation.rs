@@ -2,6 +2,11 @@
 
 use crate::{Error, RawConfig};
 
+/// Least temperature above 0: below it quotients of logits leave the range of f32.
+pub const LEAST_TEMPERATURE: f32 = 1e-6;
+/// Largest temperature.
+pub const MOST_TEMPERATURE: f32 = 1e6;
+
 /// What `generation_config.json` says, with the fallbacks for what it leaves out.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GenerationConfig {
@@ -14,17 +19,17 @@ pub struct GenerationConfig {
     /// Whether the checkpoint wants to be sampled from rather than read greedily.
     pub do_sample: Option<bool>,
     /// Default temperature.
-    pub temperature: Option<f64>,
+    pub temperature: Option<f32>,
     /// Default number of most likely tokens to sample from.
     pub top_k: Option<usize>,
     /// Default probability mass to sample from.
-    pub top_p: Option<f64>,
+    pub top_p: Option<f32>,
     /// Default least probability, relative to the most likely token.
-    pub min_p: Option<f64>,
+    pub min_p: Option<f32>,
     /// Default mass of the tokens of nearly expected surprise.
-    pub typical_p: Option<f64>,
+    pub typical_p: Option<f32>,
     /// Default penalty on tokens that the text has.
-    pub repetition_penalty: Option<f64>,
+    pub repetition_penalty: Option<f32>,
     /// In a drafter's folder: drafts a round.
     pub num_assistant_tokens: Option<usize>,
 }
@@ -54,12 +59,16 @@ impl GenerationConfig {
         let Some(section) = generation.map(RawConfig::top) else { return Ok(read) };
         read.suppress_token_ids = section.optional_token_ids("suppress_tokens")?.unwrap_or_default();
         read.do_sample = section.optional_bool("do_sample")?;
-        read.temperature = section.optional_f64("temperature", 0.0..=1e6)?;
+        read.temperature = section.optional_f32("temperature", 0.0..=MOST_TEMPERATURE.into())?;
+        if read.temperature.is_some_and(|temperature| temperature != 0.0 && temperature < LEAST_TEMPERATURE) {
+            return Err(section
+                .unsupported("temperature", format!("0, or {LEAST_TEMPERATURE} to {MOST_TEMPERATURE}")));
+        }
         read.top_k = section.optional_usize("top_k", 0..=1 << 24)?;
-        read.top_p = section.optional_f64("top_p", 0.0..=1.0)?;
-        read.min_p = section.optional_f64("min_p", 0.0..=1.0)?;
-        read.typical_p = section.optional_f64("typical_p", 0.0..=1.0)?;
-        read.repetition_penalty = section.optional_f64("repetition_penalty", 1e-3..=1e3)?;
+        read.top_p = section.optional_f32("top_p", 0.0..=1.0)?;
+        read.min_p = section.optional_f32("min_p", 0.0..=1.0)?;
+        read.typical_p = section.optional_f32("typical_p", 0.0..=1.0)?;
+        read.repetition_penalty = section.optional_f32("repetition_penalty", 1e-3..=1e3)?;
         read.num_assistant_tokens = section.optional_usize("num_assistant_tokens", 0..=1 << 16)?;
         Ok(read)
     }
@@ -107,6 +116,16 @@ mod tests {
     }
 
     #[test]
+    fn zero_is_greedy_however_it_is_written() {
+        for zero in ["0", "0.0", "0e-400"] {
+            let text = format!(r#"{{"temperature": {zero}}}"#);
+            let generation = config("generation_config.json", &text);
+            let read = GenerationConfig::read(&config("config.json", "{}"), Some(&generation)).unwrap();
+            assert_eq!(read.temperature, Some(0.0), "{zero}");
+        }
+    }
+
+    #[test]
     fn wrong_values_name_file_and_field() {
         for (text, part) in [
             (r#"{"eos_token_id": -1}"#, "`eos_token_id` is -1"),
@@ -114,6 +133,14 @@ mod tests {
             (r#"{"eos_token_id": [1, 4294967296]}"#, "`eos_token_id` is 4294967296"),
             (r#"{"top_p": 1.5}"#, "`top_p` is 1.5"),
             (r#"{"temperature": -0.5}"#, "`temperature` is -0.5"),
+            // None of them is greedy, which 0 would be.
+            (r#"{"temperature": 1e-20}"#, "`temperature` is 1e-20, expected 0, or 0.000001 to 1000000"),
+            (
+                r#"{"temperature": 1e-50}"#,
+                "`temperature` is 1e-50, expected 0 itself or a number farther from it",
+            ),
+            (r#"{"temperature": 1e-400}"#, "`temperature` is 1e-400, expected 0 itself or a number farther"),
+            (r#"{"min_p": 1e-400, "top_p": 0.0}"#, "`min_p` is 1e-400"),
             (r#"{"repetition_penalty": 0}"#, "`repetition_penalty` is 0"),
         ] {
             let generation = config("generation_config.json", text);

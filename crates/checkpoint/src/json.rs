@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use serde_json::{Map, Value};
+use serde::de::DeserializeOwned;
 
 use crate::Error;
 
-/// Parses the bytes of `file`, whose root must be an object. Keys keep their order.
-pub(crate) fn parse_object(file: &Path, bytes: &[u8]) -> Result<Map<String, Value>, Error> {
+/// Parses the bytes of `file`, whose root must be an object, which is what `T` reads.
+pub(crate) fn parse_object<T: DeserializeOwned>(file: &Path, bytes: &[u8]) -> Result<T, Error> {
     let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
     serde_json::from_slice(bytes).map_err(|error| {
         let mut message = error.to_string();

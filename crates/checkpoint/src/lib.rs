@@ -50,6 +50,7 @@ mod hub;
 mod json;
 #[allow(unsafe_code)]
 mod mmap;
+mod number;
 mod python;
 mod random;
 mod safetensors;
@@ -71,9 +72,10 @@ pub use dtype::DType;
 pub use error::{Error, HeaderProblem};
 pub use file_bytes::{FileBytes, FileSlice};
 pub use folder::ModelFolder;
-pub use generation::GenerationConfig;
+pub use generation::{GenerationConfig, LEAST_TEMPERATURE, MOST_TEMPERATURE};
 #[cfg(feature = "hub")]
 pub use hub::{Hub, HubError, HubEvent, HubId, HubSettings, Token};
+pub use number::{NumberError, parse_number};
 pub use safetensors::{MAX_HEADER_BYTES, MAX_RANK, MAX_TENSORS};
 pub use template::{ChatTemplate, Conversation};
 pub use tensor::{Inexact, Tensor};

@@ -3,16 +3,12 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use paceline_backend::{Distribution, Filters, Penalties, Sampling, TokenId};
-use paceline_checkpoint::GenerationConfig;
+use paceline_checkpoint::{GenerationConfig, LEAST_TEMPERATURE, MOST_TEMPERATURE};
 
 use crate::error::Refused;
 
 /// Most entries of [`LogprobOptions::top`].
 const MAX_TOP_LOGPROBS: usize = 100;
-/// Least temperature above 0: below it quotients of logits leave the range of f32.
-const LEAST_TEMPERATURE: f32 = 1e-6;
-/// Largest temperature.
-const MOST_TEMPERATURE: f32 = 1e6;
 /// Largest magnitude of biases and penalties: keeps logits finite.
 const MOST_CHANGE: f32 = 1e9;
 /// Least repetition penalty.
@@ -121,17 +117,18 @@ impl SamplingOptions {
     /// The range of [`SamplingOptions::temperature`], for errors.
     pub const TEMPERATURES: &str = "0, or 0.000001 to 1000000";
 
-    /// How a checkpoint wants to be sampled from, whether or not it wants to. What it leaves out filters nothing, at temperature 1.
+    /// How a checkpoint wants its tokens chosen. One that wants no draws gets the most likely token each time; what it leaves out
+    /// filters nothing, at temperature 1.
     pub fn of_checkpoint(generation: &GenerationConfig) -> Self {
-        let or = |given: Option<f64>, usual: f32| given.map_or(usual, |value| value as f32);
         let plain = Self::default();
+        let draws = generation.do_sample != Some(false);
         Self {
-            temperature: or(generation.temperature, 1.0),
+            temperature: if draws { generation.temperature.unwrap_or(1.0) } else { 0.0 },
             top_k: generation.top_k.unwrap_or(plain.top_k),
-            top_p: or(generation.top_p, plain.top_p),
-            min_p: or(generation.min_p, plain.min_p),
-            typical_p: or(generation.typical_p, plain.typical_p),
-            repetition_penalty: or(generation.repetition_penalty, plain.repetition_penalty),
+            top_p: generation.top_p.unwrap_or(plain.top_p),
+            min_p: generation.min_p.unwrap_or(plain.min_p),
+            typical_p: generation.typical_p.unwrap_or(plain.typical_p),
+            repetition_penalty: generation.repetition_penalty.unwrap_or(plain.repetition_penalty),
             ..plain
         }
     }
@@ -307,6 +304,33 @@ mod tests {
         }
         let top = |top| LogprobOptions { top, of: Distribution::Model, prompt: false }.check();
         assert_eq!((top(100), top(101).unwrap_err().field()), (Ok(()), "logprobs"));
+    }
+
+    #[test]
+    fn a_checkpoint_that_wants_no_draws_gets_none() {
+        let read = |change: fn(&mut GenerationConfig)| {
+            let mut generation = GenerationConfig::default();
+            change(&mut generation);
+            SamplingOptions::of_checkpoint(&generation)
+        };
+        let plain = SamplingOptions { temperature: 1.0, ..SamplingOptions::default() };
+        assert_eq!(read(|_| ()), plain);
+        assert_eq!(read(|g| g.do_sample = Some(false)).temperature, 0.0);
+        assert_eq!(read(|g| (g.do_sample, g.temperature) = (Some(false), Some(0.5))).temperature, 0.0);
+        let gemma = read(|g| {
+            (g.do_sample, g.temperature, g.top_k, g.top_p) = (Some(true), Some(0.5), Some(64), Some(0.95));
+            (g.min_p, g.typical_p, g.repetition_penalty) = (Some(0.25), Some(0.75), Some(1.5));
+        });
+        let expected = SamplingOptions {
+            temperature: 0.5,
+            top_k: 64,
+            top_p: 0.95,
+            min_p: 0.25,
+            typical_p: 0.75,
+            repetition_penalty: 1.5,
+            ..SamplingOptions::default()
+        };
+        assert_eq!(gemma, expected);
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub(crate) struct Fields {
     /// Where the object stands: empty, or its name with a dot.
     path: String,
     object: Map<String, Value>,
-    /// Fields of a body with a number that has become 0 by being read.
+    /// Names, with those of the objects around them here, of numbers that have become 0 by being read.
     vanished: Vec<String>,
     /// What was asked for, so that a test can compare it with the published description.
     #[cfg(test)]
@@ -37,10 +37,7 @@ impl Fields {
                 let mut fields = Self::new(String::new(), object);
                 // Only then is the body read once more, for the texts of its numbers.
                 if fields.object.values().any(may_have_vanished) {
-                    let texts: BTreeMap<String, &RawValue> = serde_json::from_slice(body).map_err(wrong)?;
-                    let vanishes = |text: &RawValue| parse_number(text.get()) == Err(NumberError::Vanishes);
-                    let vanished = texts.into_iter().filter(|(_, text)| vanishes(text));
-                    fields.vanished.extend(vanished.map(|(name, _)| name));
+                    find_vanished(body, "", &mut fields.vanished).map_err(wrong)?;
                 }
                 Ok(fields)
             }
@@ -98,13 +95,18 @@ impl Fields {
     /// A number that f32 can hold. Its range is the engine's business.
     pub(crate) fn number(&mut self, name: &str) -> Result<Option<f32>, ApiError> {
         let Some(value) = self.value(name) else { return Ok(None) };
-        if self.vanished.iter().any(|field| field == name) {
+        if self.has_vanished(name) {
             return Err(self.error(name, NumberError::Vanishes.to_string()));
         }
         match to_f32(&value) {
             Some(number) => Ok(Some(number)),
             None => Err(self.wrong(name, &value, "a number")),
         }
+    }
+
+    /// Whether a number is not 0 and yet was read as 0. One of an object has the object's name before its own, with a dot.
+    pub(crate) fn has_vanished(&self, name: &str) -> bool {
+        self.vanished.iter().any(|vanished| vanished == name)
     }
 
     /// A whole number in a range.
@@ -138,7 +140,10 @@ impl Fields {
 
     /// An object.
     pub(crate) fn object(&mut self, name: &str) -> Result<Option<Fields>, ApiError> {
-        Ok(self.map(name)?.map(|object| Fields::new(format!("{}{name}.", self.path), object)))
+        let Some(object) = self.map(name)? else { return Ok(None) };
+        let inside = |vanished: &String| Some(vanished.strip_prefix(name)?.strip_prefix('.')?.to_owned());
+        let vanished = self.vanished.iter().filter_map(inside).collect();
+        Ok(Some(Fields { vanished, ..Fields::new(format!("{}{name}.", self.path), object) }))
     }
 
     /// An object with keys of the client's own.
@@ -191,9 +196,27 @@ pub(crate) fn whole(value: &Value) -> Option<u64> {
     }
 }
 
-/// Whether a number would be 0 and was not written as the integer.
+/// Whether a number would be 0 and was not written as the integer, or an object has such a number.
 fn may_have_vanished(value: &Value) -> bool {
-    value.is_f64() && value.as_f64().is_some_and(|number| number as f32 == 0.0)
+    match value {
+        Value::Object(object) => object.values().any(may_have_vanished),
+        value => value.is_f64() && value.as_f64().is_some_and(|number| number as f32 == 0.0),
+    }
+}
+
+/// Names the numbers of an object, and of objects in it, that are not 0 and would be read as 0. `path` is the object's own name with
+/// a dot.
+fn find_vanished(object: &[u8], path: &str, found: &mut Vec<String>) -> serde_json::Result<()> {
+    let texts: BTreeMap<String, &RawValue> = serde_json::from_slice(object)?;
+    for (name, text) in texts {
+        let text = text.get();
+        if text.starts_with('{') {
+            find_vanished(text.as_bytes(), &format!("{path}{name}."), found)?;
+        } else if parse_number(text) == Err(NumberError::Vanishes) {
+            found.push(format!("{path}{name}"));
+        }
+    }
+    Ok(())
 }
 
 /// A value in a message: short whatever it is.
@@ -269,6 +292,27 @@ mod tests {
         }
         assert_eq!((fields.number("c"), fields.number("d")), (Ok(Some(0.0)), Ok(Some(0.0))));
         assert_eq!(fields.number("e"), Ok(Some(1e-40)));
+    }
+
+    #[test]
+    fn numbers_inside_of_objects_do_not_vanish_either() {
+        let mut fields = fields(r#"{"o": {"a": 1e-400, "b": 0.0, "p": {"c": 1e-50}}, "a": 0.0, "b": 1e-50}"#);
+        assert!(fields.has_vanished("o.a") && !fields.has_vanished("o.b"));
+        let mut inner = fields.object("o").unwrap().unwrap();
+        assert_eq!(inner.number("a").unwrap_err().param.as_deref(), Some("o.a"));
+        assert_eq!(inner.number("b"), Ok(Some(0.0)));
+        let mut innermost = inner.object("p").unwrap().unwrap();
+        assert_eq!(innermost.number("c").unwrap_err().param.as_deref(), Some("o.p.c"));
+        assert_eq!(fields.number("a"), Ok(Some(0.0)));
+        assert_eq!(fields.number("b").unwrap_err().param.as_deref(), Some("b"));
+    }
+
+    #[test]
+    fn of_a_field_that_stands_twice_the_last_counts() {
+        let mut fields = fields(r#"{"a": 1e-50, "b": {"c": 1}, "a": 2, "d": 3, "b": {"c": 4}, "d": 1e-50}"#);
+        assert_eq!(fields.number("a"), Ok(Some(2.0)));
+        assert_eq!(fields.object("b").unwrap().unwrap().number("c"), Ok(Some(4.0)));
+        assert!(fields.number("d").is_err());
     }
 
     #[test]

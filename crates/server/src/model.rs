@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use paceline::{Engine, EngineHandle, ModelFolder, SamplingOptions, TokenId, Tokenizer};
-use paceline_checkpoint::{ChatTemplate, Conversation, Error, GenerationConfig};
+use paceline_checkpoint::{ChatTemplate, Conversation, Error};
 use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 
@@ -15,7 +15,7 @@ pub struct Model {
     pub(crate) name: String,
     pub(crate) engine: EngineHandle,
     pub(crate) tokenizer: Arc<Tokenizer>,
-    /// What a request gets that does not say: what the checkpoint suggests, else what OpenAI has.
+    /// What a request gets that does not say: what the checkpoint wants, else what OpenAI has.
     pub(crate) defaults: SamplingOptions,
     /// Tokens of a sequence, prompt and output, at most.
     pub(crate) context: usize,
@@ -84,7 +84,7 @@ impl Model {
         Ok(Self {
             name,
             tokenizer,
-            defaults: defaults(&folder.generation()?),
+            defaults: SamplingOptions::of_checkpoint(&folder.generation()?),
             context: sizes.context,
             slots: sizes.n_slots,
             drafters,
@@ -220,16 +220,6 @@ pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// How a checkpoint wants its tokens chosen. One that wants no draws gets the likeliest token each time; one that says nothing gets
-/// temperature 1, as OpenAI's clients expect.
-fn defaults(generation: &GenerationConfig) -> SamplingOptions {
-    let mut sampling = SamplingOptions::of_checkpoint(generation);
-    if generation.do_sample == Some(false) {
-        sampling.temperature = 0.0;
-    }
-    sampling
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -246,31 +236,5 @@ mod tests {
         assert!(reads_parts(&template(both)));
         let messages = json!([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]);
         assert_eq!(joined_parts(&messages), json!([{"role": "user", "content": "a\nb"}]));
-    }
-
-    #[test]
-    fn a_checkpoint_that_wants_no_draws_gets_none() {
-        let read = |change: fn(&mut GenerationConfig)| {
-            let mut generation = GenerationConfig::default();
-            change(&mut generation);
-            defaults(&generation)
-        };
-        let openai = SamplingOptions { temperature: 1.0, ..SamplingOptions::default() };
-        assert_eq!(read(|_| ()), openai);
-        assert_eq!(read(|g| g.do_sample = Some(false)).temperature, 0.0);
-        let gemma = read(|g| {
-            (g.do_sample, g.temperature, g.top_k, g.top_p) = (Some(true), Some(0.5), Some(64), Some(0.95));
-            (g.min_p, g.typical_p, g.repetition_penalty) = (Some(0.25), Some(0.75), Some(1.5));
-        });
-        let expected = SamplingOptions {
-            temperature: 0.5,
-            top_k: 64,
-            top_p: 0.95,
-            min_p: 0.25,
-            typical_p: 0.75,
-            repetition_penalty: 1.5,
-            ..SamplingOptions::default()
-        };
-        assert_eq!(gemma, expected);
     }
 }

@@ -1,6 +1,6 @@
 //! The fields that chat and completions share: how many outputs, how their tokens are chosen, where they end, who drafts.
 
-use paceline::{DraftSettings, LogprobOptions, Request, SamplingOptions, TokenId, draw_seed};
+use paceline::{DraftSettings, LogprobOptions, NumberError, Request, SamplingOptions, TokenId, draw_seed};
 use serde_json::Value;
 
 use crate::error::ApiError;
@@ -164,11 +164,14 @@ fn seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
 fn logit_bias(fields: &mut Fields) -> Result<Vec<(TokenId, f32)>, ApiError> {
     let Some(object) = fields.map("logit_bias")? else { return Ok(Vec::new()) };
     let mut biases = Vec::with_capacity(object.len());
-    for (id, bias) in &object {
-        let shown = describe(&Value::String(id.clone()));
-        let id = id
+    for (key, bias) in &object {
+        let shown = describe(&Value::String(key.clone()));
+        let id = key
             .parse()
             .map_err(|_| fields.error("logit_bias", format!("has the key {shown}; expected token ids")))?;
+        if fields.has_vanished(&format!("logit_bias.{key}")) {
+            return Err(fields.error("logit_bias", format!("for token {id} {}", NumberError::Vanishes)));
+        }
         let Some(bias) = to_f32(bias) else {
             let problem = format!("is {} for token {id}; expected numbers", describe(bias));
             return Err(fields.error("logit_bias", problem));
@@ -326,6 +329,9 @@ mod tests {
             (r#"{"logit_bias": {"x": 1}}"#, "logit_bias"),
             (r#"{"logit_bias": {"5": "x"}}"#, "logit_bias"),
             (r#"{"logit_bias": [5]}"#, "logit_bias"),
+            (r#"{"logit_bias": {"5": 1e-400}}"#, "logit_bias"),
+            (r#"{"logit_bias": {"5": -1e-50}}"#, "logit_bias"),
+            (r#"{"draft": {"confidence": 1e-50}}"#, "draft.confidence"),
             (r#"{"allowed_token_ids": [-1]}"#, "allowed_token_ids"),
             (r#"{"draft": true}"#, "draft"),
             (r#"{"draft": {"max_tokens": -1}}"#, "draft.max_tokens"),

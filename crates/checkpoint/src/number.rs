@@ -1,4 +1,4 @@
-//! Numbers of requests, from their text.
+//! Numbers as they are written, of requests and of configs.
 
 use thiserror::Error;
 
