@@ -6,11 +6,12 @@ use paceline_kernels::numerics::Activation;
 use paceline_kernels::pool::SpawnError;
 use thiserror::Error;
 
+use crate::RopeSpec;
 use crate::handle::{Buf, ClusterHead, Experts, KvGroup, KvLayer, Matrix, Rope, Table, Vector};
 use crate::op::{Mark, Op};
 use crate::pass::{Pass, Rows};
 use crate::slot::{KvBlockId, SlotId, SlotInit, SlotReport, TokenId};
-use crate::source::{ExpertSource, KvGroupSpec, MatrixSource, RopeSpec, RowSource, SourceError, TableSource};
+use crate::source::{ExpertSource, KvGroupSpec, MatrixSource, RowSource, SourceError, TableSource};
 
 /// What can go wrong while weights are handed to a backend.
 #[derive(Debug, Error)]

@@ -39,6 +39,7 @@ pub use op::{KvWrite, Mark, Op, OpOperands, Sees, ValueSource};
 pub use paceline_kernels::act::Gate;
 pub use paceline_kernels::isa::{Isa, IsaError, IsaNote, Level};
 pub use paceline_kernels::numerics::{Activation, CONTRACT_VERSION, KV_BLOCK};
+pub use paceline_kernels::rope::RopeSpec;
 pub use paceline_kernels::select::{
     Distribution, Filters, LogprobsWanted, Penalties, Sampling, TokenLogprobs,
 };
@@ -46,7 +47,7 @@ pub use pass::{Pass, PassBuilder, PassSlot, Row, RowSet, Rows, Wants};
 pub use recorder::{Door, Record, Recorder};
 pub use slot::{DraftFaults, Finish, KvBlockId, SlotId, SlotInit, SlotReport, TokenId};
 pub use source::{
-    ExpertSource, KvGroupSpec, MatrixLayout, MatrixSource, RopeSpec, RowSource, SourceError, TableSource,
+    ExpertSource, KvGroupSpec, MatrixLayout, MatrixSource, RowSource, SourceError, TableSource,
 };
 pub use timed::Timed;
 pub use witness::{Comparison, OpSite, Place, Transcript, Witness, WitnessStand};

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use half::bf16;
+use paceline_kernels::numerics::Activation;
 
 /// Why a row could not be read.
 pub type SourceError = Box<dyn Error + Send + Sync>;
@@ -72,19 +73,6 @@ impl fmt::Debug for TableSource {
     }
 }
 
-/// Rotary embedding of one kind of layer (gemma4 spec 3.5).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RopeSpec {
-    /// Values of a head.
-    pub head_dim: usize,
-    /// Base of the frequencies.
-    pub theta: f64,
-    /// Pairs that rotate; the others pass through.
-    pub rotated_pairs: usize,
-    /// Frequencies are divided by this.
-    pub factor: f64,
-}
-
 /// Shape of a K/V group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvGroupSpec {
@@ -96,4 +84,15 @@ pub struct KvGroupSpec {
     pub head_dim: usize,
     /// Keys that a query sees, its own included; `None` sees all.
     pub window: Option<usize>,
+}
+
+impl KvGroupSpec {
+    /// Bytes of K and V of so many tokens.
+    pub fn bytes(&self, activation: Activation, tokens: usize) -> u64 {
+        let value_bytes = match activation {
+            Activation::Bf16 => 2,
+            Activation::F32 => 4,
+        };
+        (2 * self.layers * self.kv_heads * self.head_dim) as u64 * value_bytes * tokens as u64
+    }
 }

@@ -5,6 +5,8 @@
 //! ```
 //! K and V are rotated over more memory than any cache holds (every layer of the store is used in turn); all variants take
 //! turns within one run, plain reading by the same threads among them. Shares are ratios of medians.
+mod arguments;
+
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Instant;
@@ -25,20 +27,13 @@ struct Options {
 
 impl Options {
     fn parse() -> Options {
-        let mut options = Options { threads: 2, reps: 30, megabytes: 400, json: None };
-        let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
-        while let Some(word) = words.next() {
-            let value = words.next().unwrap_or_else(|| panic!("{word} needs a value"));
-            let number = || value.parse().unwrap_or_else(|_| panic!("{word} {value}: not a number"));
-            match word.as_str() {
-                "--threads" => options.threads = number(),
-                "--reps" => options.reps = number(),
-                "--megabytes" => options.megabytes = number(),
-                "--json" => options.json = Some(value),
-                _ => panic!("{word}: not an option"),
-            }
-        }
-        options
+        let (mut threads, mut reps, mut megabytes) = (2, 30, 400);
+        let json = arguments::read(&mut [
+            ("--threads", &mut threads),
+            ("--reps", &mut reps),
+            ("--megabytes", &mut megabytes),
+        ]);
+        Options { threads, reps, megabytes, json }
     }
 }
 
@@ -282,7 +277,5 @@ fn main() {
     let figures: Vec<String> =
         bench.figures.iter().map(|(name, value)| format!("  \"{name}\": {value:.3}")).collect();
     let json = format!("{{\n{}\n}}\n", figures.join(",\n"));
-    if let Some(file) = bench.options.json {
-        std::fs::write(&file, json).unwrap_or_else(|error| panic!("{file}: {error}"));
-    }
+    arguments::write(bench.options.json, &json);
 }

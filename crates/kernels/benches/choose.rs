@@ -6,6 +6,8 @@
 //! All cases take turns within one run. A *peaked* row has few likely tokens and a bulk some 20 below them, as trained models have;
 //! a *flat* one has every token equally likely, within noise: nothing can be skipped. The limit beside them is one pass over the
 //! logits that only finds the largest.
+mod arguments;
+
 use std::time::Instant;
 
 use paceline_kernels::isa::{Isa, available_levels};
@@ -13,32 +15,6 @@ use paceline_kernels::pool::Team;
 use paceline_kernels::select::{
     Choice, Chooser, Distribution, Filters, LogprobsWanted, Penalties, RowRules, Sampling, Seen, TokenCounts,
 };
-
-struct Options {
-    vocab: usize,
-    threads: usize,
-    reps: usize,
-    json: Option<String>,
-}
-
-impl Options {
-    fn parse() -> Options {
-        let mut options = Options { vocab: 262_144, threads: 1, reps: 30, json: None };
-        let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
-        while let Some(word) = words.next() {
-            let value = words.next().unwrap_or_else(|| panic!("{word} needs a value"));
-            let number = || value.parse().unwrap_or_else(|_| panic!("{word} {value}: not a number"));
-            match word.as_str() {
-                "--vocab" => options.vocab = number(),
-                "--threads" => options.threads = number(),
-                "--reps" => options.reps = number(),
-                "--json" => options.json = Some(value),
-                _ => panic!("{word}: not an option"),
-            }
-        }
-        options
-    }
-}
 
 /// A value of -1 to 1.
 fn value(i: usize) -> f32 {
@@ -92,7 +68,9 @@ struct Bench {
 }
 
 fn main() {
-    let Options { vocab, threads, reps, json } = Options::parse();
+    let (mut vocab, mut threads, mut reps) = (262_144, 1, 30);
+    let json =
+        arguments::read(&mut [("--vocab", &mut vocab), ("--threads", &mut threads), ("--reps", &mut reps)]);
     let rows = [("peaked", peaked(vocab)), ("flat", flat(vocab))];
     let (mut team, mut chooser) = (Team::new(threads).expect("threads"), Chooser::default());
     chooser.reserve(1, vocab);
@@ -135,8 +113,5 @@ fn main() {
             case.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
         figures.push(format!("  \"choose.{}.{row}.ms.{level}\": {median:.4}", case.join("_")));
     }
-    if let Some(file) = json {
-        let json = format!("{{\n{}\n}}\n", figures.join(",\n"));
-        std::fs::write(&file, json).unwrap_or_else(|error| panic!("{file}: {error}"));
-    }
+    arguments::write(json, &format!("{{\n{}\n}}\n", figures.join(",\n")));
 }

@@ -6,6 +6,8 @@
 //! Each shape's weights are rotated over more memory than any cache holds; all variants take turns within one run, plain
 //! reading by the same threads among them. Figures are medians over the shapes of ratios of medians; minima are shown
 //! beside them. Results are compared with the reference before anything is timed.
+mod arguments;
+
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Instant;
@@ -31,20 +33,13 @@ struct Options {
 
 impl Options {
     fn parse() -> Options {
-        let mut options = Options { threads: 2, reps: 30, megabytes: 1100, json: None };
-        let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
-        while let Some(word) = words.next() {
-            let value = words.next().unwrap_or_else(|| panic!("{word} needs a value"));
-            let number = || value.parse().unwrap_or_else(|_| panic!("{word} {value}: not a number"));
-            match word.as_str() {
-                "--threads" => options.threads = number(),
-                "--reps" => options.reps = number(),
-                "--megabytes" => options.megabytes = number(),
-                "--json" => options.json = Some(value),
-                _ => panic!("{word}: not an option"),
-            }
-        }
-        options
+        let (mut threads, mut reps, mut megabytes) = (2, 30, 1100);
+        let json = arguments::read(&mut [
+            ("--threads", &mut threads),
+            ("--reps", &mut reps),
+            ("--megabytes", &mut megabytes),
+        ]);
+        Options { threads, reps, megabytes, json }
     }
 }
 
@@ -270,7 +265,5 @@ fn main() {
         figures.into_iter().map(|(name, values)| format!("  \"{name}\": {:.3}", median(values))).collect();
     let json = format!("{{\n{}\n}}\n", figures.join(",\n"));
     print!("{json}");
-    if let Some(file) = options.json {
-        std::fs::write(&file, json).unwrap_or_else(|error| panic!("{file}: {error}"));
-    }
+    arguments::write(options.json, &json);
 }

@@ -5,6 +5,8 @@
 //! ```
 //! Rows are in the L1 or L2 cache, as they are between two products. Times are the smallest of some repetitions, so that other
 //! work on the machine shows little; one thread.
+mod arguments;
+
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Instant;
@@ -19,27 +21,6 @@ use paceline_kernels::router::{Routed, route};
 const WIDTHS: [usize; 3] = [256, 1536, 5376];
 /// Calls in one measurement.
 const CALLS: usize = 50;
-
-struct Options {
-    reps: usize,
-    json: Option<String>,
-}
-
-impl Options {
-    fn parse() -> Options {
-        let mut options = Options { reps: 400, json: None };
-        let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
-        while let Some(word) = words.next() {
-            let value = words.next().unwrap_or_else(|| panic!("{word} needs a value"));
-            match word.as_str() {
-                "--reps" => options.reps = value.parse().expect("a number of repetitions"),
-                "--json" => options.json = Some(value),
-                _ => panic!("{word}: not an option"),
-            }
-        }
-        options
-    }
-}
 
 struct Bench {
     reps: usize,
@@ -98,8 +79,8 @@ impl Bench {
 }
 
 fn main() {
-    let options = Options::parse();
-    let mut bench = Bench { reps: options.reps, figures: BTreeMap::new() };
+    let mut bench = Bench { reps: 400, figures: BTreeMap::new() };
+    let json = arguments::read(&mut [("--reps", &mut bench.reps)]);
     // The scalar level is for testing; AMX adds nothing here.
     for isa in
         available_levels().into_iter().filter(|isa| [Level::Avx2, Level::Avx512].contains(&isa.level()))
@@ -112,10 +93,7 @@ fn main() {
         }
         bench.router(isa);
     }
-    if let Some(file) = options.json {
-        let figures: Vec<String> =
-            bench.figures.iter().map(|(name, value)| format!("  \"{name}\": {value:.1}")).collect();
-        let json = format!("{{\n{}\n}}\n", figures.join(",\n"));
-        std::fs::write(&file, json).unwrap_or_else(|error| panic!("{file}: {error}"));
-    }
+    let figures: Vec<String> =
+        bench.figures.iter().map(|(name, value)| format!("  \"{name}\": {value:.1}")).collect();
+    arguments::write(json, &format!("{{\n{}\n}}\n", figures.join(",\n")));
 }

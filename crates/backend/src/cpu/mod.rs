@@ -222,10 +222,8 @@ impl Backend for CpuBackend {
         // A drafter mostly turns as its target does.
         let known = self.ropes.iter().position(|tables| tables.spec == spec);
         let index = known.unwrap_or_else(|| {
-            let RopeSpec { head_dim, theta, rotated_pairs, factor } = spec;
-            let of_kernel = paceline_kernels::rope::RopeSpec { head_dim, theta, rotated_pairs, factor };
             let (cos, sin, positions) = (Vec::new(), Vec::new(), Vec::new());
-            self.ropes.push(RopeTables { spec, rope: RopeTable::new(of_kernel), cos, sin, positions });
+            self.ropes.push(RopeTables { spec, rope: RopeTable::new(spec), cos, sin, positions });
             self.ropes.len() - 1
         });
         Rope { index: index as u32 }

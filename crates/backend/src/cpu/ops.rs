@@ -17,10 +17,14 @@ use crate::{Op, Rows, ValueSource};
 
 /// Source buffer to read and destination buffer to write, which differ.
 fn two(buffers: &mut [Buffer], from: Buf, to: Buf) -> (&Buffer, &mut Buffer) {
-    let [from, to] = buffers
-        .get_disjoint_mut([from.index as usize, to.index as usize])
-        .expect("an op's input and output are different buffers of this backend");
+    let [from, to] = different(buffers, [from, to]);
     (from, to)
+}
+
+fn different<const N: usize>(buffers: &mut [Buffer], of_op: [Buf; N]) -> [&mut Buffer; N] {
+    buffers
+        .get_disjoint_mut(of_op.map(|buf| buf.index as usize))
+        .expect("an op's inputs and output are different buffers of this backend")
 }
 
 /// The same memory, empty, free of what its elements borrowed.
@@ -113,9 +117,7 @@ impl CpuBackend {
                 linear_gated(context, x.rows(start, n), *activation, w, function, out.rows_mut(start, n));
             }
             Op::LinearGatedBy { x, w, by, by_column, out } => {
-                let [x, by, out] = buffers
-                    .get_disjoint_mut([x, by, out].map(|buf| buf.index as usize))
-                    .expect("an op's inputs and output are different buffers of this backend");
+                let [x, by, out] = different(buffers, [x, by, out]);
                 let w = matrices[w.index as usize].plain();
                 let by = by.columns(start, n, by_column as usize);
                 linear_gated_by(context, x.rows(start, n), *activation, w, by, out.rows_mut(start, n));
@@ -152,9 +154,7 @@ impl CpuBackend {
             });
         };
         let next = RmsNorm { weight: Some(&vectors[next.index as usize]), eps };
-        let [x, h, out] = buffers
-            .get_disjoint_mut([x, h, out].map(|buf| buf.index as usize))
-            .expect("an op's inputs and output are different buffers of this backend");
+        let [x, h, out] = different(buffers, [x, h, out]);
         let (x, h, out) = (x.rows_mut(start, n), h.rows(start, n), out.rows_mut(start, n));
         each_row_pair(context.team(), x, width, out, width, |r, x, out| {
             add_norm_then(*isa, x, h.row(r, width), norm, scale, next, out);
@@ -166,9 +166,7 @@ impl CpuBackend {
         let Self { context, buffers, vectors, isa, .. } = self;
         let (start, n, width) = (rows.start, rows.len, next.len as usize);
         let next = RmsNorm { weight: Some(&vectors[next.index as usize]), eps };
-        let [x, h, out] = buffers
-            .get_disjoint_mut([x, h, out].map(|buf| buf.index as usize))
-            .expect("an op's inputs and output are different buffers of this backend");
+        let [x, h, out] = different(buffers, [x, h, out]);
         let (x, h, out) = (x.rows_mut(start, n), h.rows(start, n), out.rows_mut(start, n));
         each_row_pair(context.team(), x, width, out, width, |r, x, out| {
             add_then(*isa, x, h.row(r, width), next, out);
@@ -297,9 +295,7 @@ impl CpuBackend {
         self.product(&Op::Linear { x: normed, w: proj, out: prob }, rows);
         let Self { buffers, vectors, isa, routed, .. } = self;
         let per_expert = &vectors[per_expert.index as usize];
-        let [prob, routes] = buffers
-            .get_disjoint_mut([prob, routes].map(|buf| buf.index as usize))
-            .expect("an op's outputs are different buffers of this backend");
+        let [prob, routes] = different(buffers, [prob, routes]);
         routed.resize(top_k as usize, Routed::default());
         for r in start..start + n {
             route(*isa, &mut prob.row_mut(r)[..per_expert.len()], per_expert, routed);
@@ -312,9 +308,7 @@ impl CpuBackend {
     fn run_experts(&mut self, op: &Op, rows: Rows) {
         let &Op::Experts { x, routes, experts: set, out } = op else { unreachable!("dispatched by kind") };
         let Self { context, buffers, experts: sets, routed, activation, .. } = self;
-        let [x, routes, out] = buffers
-            .get_disjoint_mut([x, routes, out].map(|buf| buf.index as usize))
-            .expect("an op's inputs and output are different buffers of this backend");
+        let [x, routes, out] = different(buffers, [x, routes, out]);
         let (start, n) = (rows.start, rows.len);
         routed.clear();
         for r in start..start + n {
@@ -381,9 +375,7 @@ impl CpuBackend {
         };
         let Self { context, buffers, cluster_heads, activation, top, clusters: chosen, .. } = self;
         let head = &cluster_heads[head.index as usize];
-        let [x, scores, clusters, out] = buffers
-            .get_disjoint_mut([x, scores, clusters, out].map(|buf| buf.index as usize))
-            .expect("an op's inputs and outputs are different buffers of this backend");
+        let [x, scores, clusters, out] = different(buffers, [x, scores, clusters, out]);
         chosen.resize(clusters.width(), 0);
         for r in rows.range() {
             top.largest(scores.row(r), chosen);

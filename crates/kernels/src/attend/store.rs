@@ -63,14 +63,7 @@ impl KvStore {
     /// If a place is outside the store, or K or V is not `head_dim` long.
     #[must_use = "a row that is not finite is a fault of its sequence"]
     pub fn store(&mut self, isa: Isa, place: KvPlace, k: &[f32], v: &[f32]) -> bool {
-        let head = self.head_index(place);
-        let dim = self.layout.head_dim;
-        assert!(
-            k.len() == dim && v.len() == dim,
-            "K of {} and V of {} for a head of {dim}",
-            k.len(),
-            v.len()
-        );
+        let head = self.head_of(place, k.len(), v.len());
         match &mut self.tiles {
             Tiles::Bf16(tiles) => write_bf16(isa, block_mut(tiles, self.layout, head), place.slot, k, v),
             Tiles::F32(tiles) => write_f32(isa, block_mut(tiles, self.layout, head), place.slot, k, v),
@@ -82,18 +75,18 @@ impl KvStore {
     /// # Panics
     /// As [`KvStore::store`].
     pub fn load(&self, place: KvPlace, k: &mut [f32], v: &mut [f32]) {
-        let head = self.head_index(place);
-        let dim = self.layout.head_dim;
-        assert!(
-            k.len() == dim && v.len() == dim,
-            "K of {} and V of {} for a head of {dim}",
-            k.len(),
-            v.len()
-        );
+        let head = self.head_of(place, k.len(), v.len());
         match &self.tiles {
             Tiles::Bf16(tiles) => read(block(tiles, self.layout, head), place.slot, k, v),
             Tiles::F32(tiles) => read(block(tiles, self.layout, head), place.slot, k, v),
         }
+    }
+
+    /// The index of a head of which K and V have these lengths.
+    fn head_of(&self, place: KvPlace, k_len: usize, v_len: usize) -> usize {
+        let dim = self.layout.head_dim;
+        assert!(k_len == dim && v_len == dim, "K of {k_len} and V of {v_len} for a head of {dim}");
+        self.head_index(place)
     }
 
     fn head_index(&self, place: KvPlace) -> usize {
