@@ -86,7 +86,7 @@ impl Sizes {
         };
         let least = |spec: &KvGroupSpec| most_held(spec.window, self.context, 1);
         let bytes = |blocks: &dyn Fn(&KvGroupSpec) -> usize| -> u64 {
-            groups.iter().map(|spec| blocks(spec) as u64 * block_bytes(spec, activation)).sum()
+            groups.iter().map(|spec| blocks(spec) as u64 * spec.bytes(activation, KV_BLOCK)).sum()
         };
         let (most_bytes, least_bytes) = (bytes(&most), bytes(&least));
         let allowed = self.kv_memory.unwrap_or(most_bytes).min(most_bytes);
@@ -97,15 +97,6 @@ impl Sizes {
         let share = |blocks: usize| (blocks as u128 * u128::from(part) / u128::from(whole)) as usize;
         Ok(groups.iter().map(|spec| least(spec) + share(most(spec) - least(spec))).collect())
     }
-}
-
-/// Bytes of one block of a group.
-pub(crate) fn block_bytes(spec: &KvGroupSpec, activation: Activation) -> u64 {
-    let value_bytes = match activation {
-        Activation::Bf16 => 2,
-        Activation::F32 => 4,
-    };
-    (2 * spec.layers * spec.kv_heads * spec.head_dim * KV_BLOCK) as u64 * value_bytes
 }
 
 fn within(field: &'static str, found: usize, least: usize, most: usize) -> Result<(), BuildError> {
@@ -158,7 +149,7 @@ mod tests {
     #[test]
     fn short_memory_is_shared_and_too_little_is_refused() {
         let described = description(&[None, Some(128)]);
-        let block = block_bytes(&described.kv_groups[0], Activation::F32);
+        let block = described.kv_groups[0].bytes(Activation::F32, KV_BLOCK);
         assert_eq!(block, 2 * 2 * 8 * 64 * 4);
         let with = |blocks: u64| {
             let kv_memory = Some(blocks * block);
@@ -176,7 +167,7 @@ mod tests {
     fn a_drafter_shares_the_memory() {
         let described = description(&[None, Some(128)]);
         let drafter = [KvGroupSpec { layers: 1, ..described.kv_groups[1] }];
-        let block = block_bytes(&drafter[0], Activation::F32);
+        let block = drafter[0].bytes(Activation::F32, KV_BLOCK);
         let with = |kv_memory| {
             let sizes = Sizes { n_slots: 3, prefill_rows: 100, kv_memory, ..Sizes::single(1000) };
             sizes.limits(&described, &drafter, Activation::F32)

@@ -4,37 +4,21 @@ mod common;
 
 use std::collections::HashMap;
 
-use common::oracle;
+use common::{Room, load_into, oracle};
 use paceline_backend::{
     Activation, Backend, CpuBackend, CpuOptions, Isa, KvBlockId, KvLayer, Op, Pass, Record, Recorder, SlotId,
     SlotInit, TokenId,
 };
 use paceline_checkpoint::{Inexact, ModelFolder};
-use paceline_models::{Gemma4Assistant, Limits, LoadOptions, Target, load};
+use paceline_models::{Gemma4Assistant, Target};
 
 const SLOT: SlotId = SlotId(0);
 const ROWS: usize = 20;
 
 fn open(folder: &ModelFolder) -> (Recorder<CpuBackend>, Box<dyn Target>) {
-    let description = paceline_models::describe(folder.config()).unwrap();
-    let limits = Limits {
-        max_rows: ROWS,
-        max_wanted: ROWS,
-        logit_rows: ROWS,
-        n_slots: 1,
-        kv_blocks: vec![1; description.kv_groups.len()],
-        drafter_kv_blocks: Vec::new(),
-    };
     let options = CpuOptions { isa: Isa::best().0, threads: 1, activation: Activation::Bf16 };
     let mut backend = Recorder::new(CpuBackend::new(options).unwrap());
-    let options = LoadOptions {
-        limits,
-        tap_layers: &[],
-        vocab_size: None,
-        inexact: Inexact::Refuse,
-        progress: &mut |_| (),
-    };
-    let target = load(folder.config(), folder.tensors().unwrap(), &mut backend, options).unwrap();
+    let target = load_into(&mut backend, folder, Room { rows: ROWS, logit_rows: ROWS, tokens: ROWS }, &[]);
     (backend, target)
 }
 

@@ -2,33 +2,23 @@
 
 mod common;
 
-use common::oracle;
+use common::{Room, load_into, oracle};
 use paceline_backend::{
     Activation, Backend, CpuBackend, CpuOptions, Isa, KV_BLOCK, KvBlockId, Op, Pass, SlotId, SlotInit,
     TokenId,
 };
 use paceline_checkpoint::{FileBytes, Inexact, ModelFolder, Tensors};
-use paceline_models::{DFlash, DFlashRoom, Limits, LoadOptions, Target, load};
+use paceline_models::{DFlash, DFlashRoom, Target};
 
 const SLOT: SlotId = SlotId(0);
 const ROWS: usize = 70;
 
 fn open(name: &str, tap_layers: &[usize]) -> (CpuBackend, Box<dyn Target>) {
     let folder = ModelFolder::open(&oracle(name)).unwrap();
-    let description = paceline_models::describe(folder.config()).unwrap();
-    let limits = Limits {
-        max_rows: ROWS,
-        max_wanted: ROWS,
-        logit_rows: 16,
-        n_slots: 1,
-        kv_blocks: vec![ROWS.div_ceil(KV_BLOCK); description.kv_groups.len()],
-        drafter_kv_blocks: Vec::new(),
-    };
     let options = CpuOptions { isa: Isa::best().0, threads: 2, activation: Activation::F32 };
     let mut backend = CpuBackend::new(options).unwrap();
-    let options =
-        LoadOptions { limits, tap_layers, vocab_size: None, inexact: Inexact::Refuse, progress: &mut |_| () };
-    let target = load(folder.config(), folder.tensors().unwrap(), &mut backend, options).unwrap();
+    let target =
+        load_into(&mut backend, &folder, Room { rows: ROWS, logit_rows: 16, tokens: ROWS }, tap_layers);
     (backend, target)
 }
 

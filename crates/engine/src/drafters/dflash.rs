@@ -41,7 +41,7 @@ impl DFlashDrafter {
 
     /// Drafts of a full block.
     fn most(&self) -> usize {
-        self.network.config().block_size - 1
+        self.network.config().most_drafts()
     }
 }
 

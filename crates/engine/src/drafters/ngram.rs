@@ -31,6 +31,11 @@ impl NgramDrafter {
     pub fn new(lengths: NgramLengths, suggested_drafts: usize) -> Self {
         Self { lengths, suggested_drafts, slots: Vec::new() }
     }
+
+    /// Values of 32 bits that a sequence of up to `context` tokens takes at most: what is bounded for any length.
+    pub fn most_values(lengths: NgramLengths, context: usize) -> usize {
+        NgramIndex::most_values(lengths, HISTORY, context)
+    }
 }
 
 impl Drafter for NgramDrafter {

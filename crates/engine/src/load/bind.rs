@@ -28,6 +28,23 @@ pub struct DraftOptions<'a> {
     pub block: DraftBlock,
 }
 
+impl DraftOptions<'_> {
+    /// Drafts that a round can have at most, whatever is asked for.
+    ///
+    /// # Errors
+    /// The config of a drafter is not in order.
+    pub fn most_drafts(&self) -> Result<usize, LoadError> {
+        let of_source = |source: &DraftSource<'_>| match source {
+            DraftSource::Checkpoint(folder) if DFlashConfig::describes(folder.config())? => {
+                Ok(DFlashConfig::parse(folder.config())?.most_drafts().min(MAX_DRAFTS))
+            }
+            _ => Ok(MAX_DRAFTS),
+        };
+        let all = self.sources.iter().map(of_source).collect::<Result<Vec<_>, LoadError>>()?;
+        Ok(all.into_iter().max().unwrap_or(0))
+    }
+}
+
 /// One drafter to load.
 #[derive(Clone, Copy, Debug)]
 pub enum DraftSource<'a> {
@@ -43,6 +60,8 @@ pub enum DraftSource<'a> {
 pub(super) struct DraftersToBind<'a> {
     options: &'a DraftOptions<'a>,
     list: Vec<ToBind<'a>>,
+    /// Tokens of a sequence at most.
+    context: usize,
 }
 
 /// What a source is by its config.
@@ -106,7 +125,7 @@ impl<'a> ToBind<'a> {
                 let suggested = folder.generation()?.num_assistant_tokens;
                 suggested.or(config.block_drafts).unwrap_or(AssistantDrafter::DEFAULT_DRAFTS)
             }
-            ToBind::DFlash(_, config, _) => (config.block_size - 1).min(MAX_DRAFTS),
+            ToBind::DFlash(_, config, _) => config.most_drafts().min(MAX_DRAFTS),
             ToBind::Model(..) => ModelDrafter::DEFAULT_DRAFTS,
         })
     }
@@ -196,7 +215,7 @@ impl<'a> DraftersToBind<'a> {
         if let (Some(first), Some(second)) = (tap_readers.next(), tap_readers.next()) {
             return Err(LoadError::TwoTapReaders { first, second });
         }
-        Ok(Self { options, list })
+        Ok(Self { options, list, context: target.context })
     }
 
     /// Drafts that a round of the engine has to have room for.
@@ -205,7 +224,7 @@ impl<'a> DraftersToBind<'a> {
         for drafter in &self.list {
             most = most.max(self.drafts_of(drafter)?);
             if let (ToBind::DFlash(_, config, _), DraftBlock::Full) = (drafter, self.options.block) {
-                most = most.max(config.block_size - 1);
+                most = most.max(config.most_drafts());
             }
         }
         Ok(most)
@@ -221,8 +240,8 @@ impl<'a> DraftersToBind<'a> {
             return Err(LoadError::TooManyDrafts { found });
         }
         match drafter {
-            ToBind::DFlash(folder, config, _) if found >= config.block_size => {
-                Err(LoadError::BlockDrafts { folder: name(folder), found, most: config.block_size - 1 })
+            ToBind::DFlash(folder, config, _) if found > config.most_drafts() => {
+                Err(LoadError::BlockDrafts { folder: name(folder), found, most: config.most_drafts() })
             }
             _ => Ok(found),
         }
@@ -236,7 +255,12 @@ impl<'a> DraftersToBind<'a> {
     /// What each drafter takes beside the target.
     pub(super) fn sizes(&self, limits: &Limits, max_drafts: usize) -> impl Iterator<Item = DrafterSize> {
         self.list.iter().map(move |drafter| match drafter {
-            ToBind::Ngram(_) | ToBind::Prediction => DrafterSize { parameters: 0, buffer_values: 0 },
+            ToBind::Ngram(lengths) => {
+                let values = limits.n_slots * NgramDrafter::most_values(*lengths, self.context);
+                DrafterSize { parameters: 0, buffer_values: values as u64 }
+            }
+            // Only requests that predict something need it.
+            ToBind::Prediction => DrafterSize { parameters: 0, buffer_values: 0 },
             ToBind::Assistant(_, config) => config.size(limits.n_slots),
             ToBind::DFlash(_, config, taps) => config.size(taps.len(), &dflash_room(limits, max_drafts, &[])),
             // Its buffers are as little known as the target's.

@@ -1,14 +1,12 @@
 //! What a model and its drafters take, before anything is loaded.
 
-use paceline_backend::Activation;
+use paceline_backend::{Activation, KV_BLOCK};
 use paceline_checkpoint::ModelFolder;
 
 use super::LoadError;
 use super::bind::{DraftOptions, DraftersToBind, Fitting};
-use crate::sizes::{Sizes, block_bytes};
+use crate::sizes::Sizes;
 
-/// Bytes of a packed weight.
-const WEIGHT_BYTES: u64 = 2;
 /// Bytes of a value of a buffer.
 const BUFFER_BYTES: u64 = 4;
 
@@ -19,11 +17,14 @@ pub struct MemoryNeeded {
     pub weights: u64,
     /// K/V of all sequences at full context.
     pub kv: u64,
-    /// Buffers of assistants and DFlash drafters, and what the target keeps for these.
+    /// Buffers of assistants and DFlash drafters, what the target keeps for these, and the most that n-grams remember.
     pub drafter_buffers: u64,
 }
 
 impl MemoryNeeded {
+    /// Bytes of a packed weight.
+    pub const WEIGHT_BYTES: u64 = 2;
+
     /// What [`super::load`] would take, from the configs alone.
     ///
     /// # Errors
@@ -44,14 +45,14 @@ impl MemoryNeeded {
         let limits = sizes.limits(&description, &drafter_kv, activation)?;
         let groups = description.kv_groups.iter().zip(&limits.kv_blocks);
         let groups = groups.chain(drafter_kv.iter().zip(&limits.drafter_kv_blocks));
-        let kv = groups.map(|(spec, &blocks)| blocks as u64 * block_bytes(spec, activation)).sum();
+        let kv = groups.map(|(spec, &blocks)| blocks as u64 * spec.bytes(activation, KV_BLOCK)).sum();
         let (mut weights, mut values) = (description.packed_parameters(), 0u64);
         for size in drafters.iter().flat_map(|drafters| drafters.sizes(&limits, sizes.max_drafts)) {
             weights = weights.saturating_add(size.parameters);
             values = values.saturating_add(size.buffer_values);
         }
         Ok(MemoryNeeded {
-            weights: weights.saturating_mul(WEIGHT_BYTES),
+            weights: weights.saturating_mul(Self::WEIGHT_BYTES),
             kv,
             drafter_buffers: values.saturating_mul(BUFFER_BYTES),
         })

@@ -62,6 +62,11 @@ pub struct DFlashConfig {
 }
 
 impl DFlashConfig {
+    /// Drafts of a round at most: as many as the block has masks.
+    pub fn most_drafts(&self) -> usize {
+        self.block_size - 1
+    }
+
     /// Whether a config is that of a DFlash drafter, in this layout or in another one. `model_type` says nothing: it is that of a target.
     ///
     /// # Errors

@@ -45,28 +45,43 @@ pub(crate) fn asset(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets").join(name)
 }
 
-pub(crate) fn open(folder: &Path, isa: Isa, activation: Activation) -> Model {
-    let folder = ModelFolder::open(folder).unwrap();
+/// What a target is loaded for.
+pub(crate) struct Room {
+    /// Rows of the largest pass.
+    pub(crate) rows: usize,
+    pub(crate) logit_rows: usize,
+    /// Tokens of its one sequence.
+    pub(crate) tokens: usize,
+}
+
+/// Loads a target into any backend.
+pub(crate) fn load_into(
+    backend: &mut dyn Backend,
+    folder: &ModelFolder,
+    room: Room,
+    tap_layers: &[usize],
+) -> Box<dyn Target> {
     let n_groups = paceline_models::describe(folder.config()).unwrap().kv_groups.len();
     let limits = Limits {
-        max_rows: MAX_ROWS,
-        max_wanted: MAX_ROWS,
-        // Fewer than wanted, so that logits are made in pieces.
-        logit_rows: 48,
+        max_rows: room.rows,
+        max_wanted: room.rows,
+        logit_rows: room.logit_rows,
         n_slots: 1,
-        kv_blocks: vec![CAPACITY.div_ceil(KV_BLOCK); n_groups],
+        kv_blocks: vec![room.tokens.div_ceil(KV_BLOCK); n_groups],
         drafter_kv_blocks: Vec::new(),
     };
+    let options =
+        LoadOptions { limits, tap_layers, vocab_size: None, inexact: Inexact::Refuse, progress: &mut |_| () };
+    load(folder.config(), folder.tensors().unwrap(), backend, options).unwrap()
+}
+
+pub(crate) fn open(folder: &Path, isa: Isa, activation: Activation) -> Model {
+    let folder = ModelFolder::open(folder).unwrap();
     let backend = CpuBackend::new(CpuOptions { isa, threads: 2, activation }).unwrap();
     let mut backend = Observed::new(backend, Logits::default());
-    let options = LoadOptions {
-        limits,
-        tap_layers: &[],
-        vocab_size: None,
-        inexact: Inexact::Refuse,
-        progress: &mut |_| (),
-    };
-    let target = load(folder.config(), folder.tensors().unwrap(), &mut backend, options).unwrap();
+    // Fewer rows of logits than are wanted, so that they are made in pieces.
+    let target =
+        load_into(&mut backend, &folder, Room { rows: MAX_ROWS, logit_rows: 48, tokens: CAPACITY }, &[]);
     backend.reserve(1, CAPACITY, MAX_ROWS).unwrap();
     Model { backend, target }
 }

@@ -65,6 +65,17 @@ impl NgramIndex {
         Self { lengths, capacity, tokens: Vec::new(), tables }
     }
 
+    /// Values of 32 bits that a history of `n_tokens` takes at most, with its tables.
+    pub(in crate::drafters) fn most_values(lengths: NgramLengths, capacity: usize, n_tokens: usize) -> usize {
+        let n_tokens = n_tokens.min(capacity);
+        let mut table = FIRST_SIZE;
+        while is_too_full(n_tokens, table) {
+            table *= 2;
+        }
+        // Lists grow by doubling too.
+        n_tokens.next_power_of_two().max(FIRST_SIZE) + (lengths.max - lengths.min + 1) * table
+    }
+
     /// Tokens that are remembered.
     pub(in crate::drafters) fn tokens(&self) -> &[TokenId] {
         &self.tokens
@@ -144,6 +155,11 @@ impl Hash {
 const EMPTY: u32 = u32::MAX;
 const FIRST_SIZE: usize = 64;
 
+/// Whether a table of so many places has to grow.
+fn is_too_full(n_taken: usize, n_places: usize) -> bool {
+    4 * n_taken > 3 * n_places
+}
+
 /// From n-grams of one length to the place behind their newest occurrence: open addressing with linear probing.
 #[derive(Debug)]
 struct Table {
@@ -183,7 +199,7 @@ impl Table {
         let at = self.probe(hash, tokens, &tokens[end - self.n..end]);
         self.n_taken += usize::from(self.places[at] == EMPTY);
         self.places[at] = u32::try_from(end).expect("a history is shorter than its capacity");
-        if 4 * self.n_taken > 3 * self.places.len() {
+        if is_too_full(self.n_taken, self.places.len()) {
             self.grow(tokens);
         }
     }
@@ -263,6 +279,23 @@ mod tests {
         }
         index.extend(&ids(&[95, 96]));
         assert_eq!(index.find().map(|end| index.tokens()[end].0), Some(97));
+    }
+
+    #[test]
+    fn memory_has_a_bound_that_is_reached() {
+        let lengths = NgramLengths::new(2, 5).unwrap();
+        let values = |index: &NgramIndex| {
+            index.tokens.capacity() + index.tables.iter().map(|table| table.places.len()).sum::<usize>()
+        };
+        let (mut index, capacity) = (NgramIndex::new(lengths, 1024), 1024);
+        let mut reached = 0;
+        for n in 1..=3000 {
+            index.extend(&ids(&[n * 7 % 1009]));
+            let most = NgramIndex::most_values(lengths, capacity, n as usize);
+            assert!(values(&index) <= most, "{} values of {most} for {n} tokens", values(&index));
+            reached += usize::from(values(&index) == most);
+        }
+        assert!(reached > 100, "it is reached {reached} times");
     }
 
     proptest! {
