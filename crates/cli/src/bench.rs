@@ -7,18 +7,19 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use paceline::{Engine, Event, ModelFolder, Request, RoundTimes, Sizes, TokenId};
+use paceline::{Engine, Event, ModelFolder, Request, RoundTimes, Sizes};
 use serde_json::json;
 
-use crate::chat_prompt::PromptEncoder;
 use crate::clock;
 use crate::draft::{DraftTokens, DrafterArgs, Drafters, confidence};
 use crate::failure::Failure;
-use crate::loading::Loading;
+use crate::loading::{Loading, MachineArgs};
 use crate::made_up::MadeUpArgs;
-use crate::model::{self, ActivationArg, ThreadsArg};
-use crate::prompts::{Input, Source};
-use crate::weights::WeightsArg;
+use crate::model;
+use crate::numbers::at_least_one;
+use crate::prompts::{Input, Prompt, Source};
+use crate::requests::{Requests, origin};
+use crate::sampling::SamplingArgs;
 
 /// Answered where no prompts are given.
 const PROMPTS: [&str; 4] = [
@@ -37,31 +38,26 @@ pub(crate) struct Args {
     #[command(flatten)]
     draft: DrafterArgs,
     /// Drafts of a round, at most 64, or `auto` for what the drafter suggests; several numbers with commas between are measured in one run
-    #[arg(long, value_name = "N|auto[,N...]", default_value = "auto", value_parser = DraftTokens::parse, value_delimiter = ',', requires = "draft", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N|auto[,N...]", default_value = "auto", value_parser = DraftTokens::parse, value_delimiter = ',', requires = "draft", allow_hyphen_values = true)]
     draft_tokens: Vec<DraftTokens>,
     /// How sure a drafter has to be of a draft and all before it for it to be verified; 0 verifies all. With several numbers each number of
     /// drafts is measured with each
-    #[arg(long, value_name = "P[,P...]", default_value = "0", value_parser = confidence, value_delimiter = ',', requires = "draft", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P[,P...]", default_value = "0", value_parser = confidence, value_delimiter = ',', requires = "draft", allow_hyphen_values = true)]
     draft_confidence: Vec<f32>,
-    /// File with a prompt on each line, as for `run`; left out, a few short ones
+    /// File with a prompt on each line, as for `run`, with what a line says of its answer; left out, a few short ones, answered greedily
     #[arg(long, value_name = "F")]
     prompts_file: Option<PathBuf>,
-    /// Tokens to generate for each prompt, at most
-    #[arg(short, value_name = "N", default_value_t = 128, value_parser = model::at_least_one, allow_negative_numbers = true)]
+    /// Tokens to generate for each prompt that does not say, at most
+    #[arg(short, value_name = "N", default_value_t = 128, value_parser = at_least_one::<usize>, allow_hyphen_values = true)]
     n: usize,
     /// How often each prompt is answered in each way
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = model::at_least_one, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one::<usize>, allow_hyphen_values = true)]
     rounds: usize,
     /// Go on after tokens that end a text
     #[arg(long)]
     ignore_eos: bool,
-    /// Type of the activations
-    #[arg(long, value_name = "TYPE", value_enum, default_value = "bf16")]
-    activations: ActivationArg,
     #[command(flatten)]
-    threads: ThreadsArg,
-    #[command(flatten)]
-    weights: WeightsArg,
+    machine: MachineArgs,
     #[command(flatten)]
     made_up: MadeUpArgs,
     /// Print one JSON object for each answer instead of a table
@@ -116,8 +112,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let folder = args.made_up.open(args.model.as_deref())?;
     let most = args.draft_tokens.iter().filter_map(|DraftTokens(n)| *n).max();
     let drafters = args.draft.open(&args.made_up)?.with_tokens_per_round(most);
-    let prompts = prompts(args, &folder)?;
-    let mut engine = load(args, &folder, &drafters, &prompts)?;
+    let requests = requests(args, &folder)?;
+    let mut engine = load(args, &folder, &drafters, &requests)?;
     engine.set_clock(clock::now);
     let mut ways = vec![Way::Plain];
     if !drafters.is_empty() {
@@ -128,13 +124,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let mut table = Table::new(&ways);
     for &way in &ways {
-        answer(&mut engine, &prompts[0], args, way)?; // warms up
+        answer(&mut engine, &requests[0], way)?; // warms up
     }
     for round in 0..args.rounds {
-        for (index, prompt) in prompts.iter().enumerate() {
+        for (index, request) in requests.iter().enumerate() {
             let mut text: Option<Vec<u32>> = None;
             for (line, &way) in table.lines.iter_mut().zip(&ways) {
-                let answer = answer(&mut engine, prompt, args, way)?;
+                let answer = answer(&mut engine, request, way)?;
                 if args.json {
                     let (asked, confidence) = match way {
                         Way::Plain => (Some(0), 0.0),
@@ -144,7 +140,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                         split(&answer.times).map(|part| part.as_secs_f64());
                     let object = json!({
                         "prompt": index, "round": round, "drafted": way != Way::Plain, "draft_tokens": asked, "draft_confidence": confidence,
-                        "prompt_tokens": prompt.len(), "first_s": answer.first.as_secs_f64(),
+                        "prompt_tokens": request.prompt.len(), "first_s": answer.first.as_secs_f64(),
                         "decode_s": answer.decode.as_secs_f64(), "n": answer.token_ids.len() - 1, "passes": answer.passes,
                         "draft_s": draft_s, "verify_s": verify_s, "choose_s": choose_s, "host_s": host_s,
                         "token_ids": answer.token_ids,
@@ -167,36 +163,43 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn prompts(args: &Args, folder: &ModelFolder) -> Result<Vec<Vec<TokenId>>, Failure> {
+/// What each prompt asks for, plain and by a seed that all its answers share.
+fn requests(args: &Args, folder: &ModelFolder) -> Result<Vec<Request>, Failure> {
     let tokenizer = folder.tokenizer()?;
-    let inputs: Vec<Input> = match &args.prompts_file {
-        Some(path) => Source::Lines(path.clone()).read()?.into_iter().map(|prompt| prompt.input).collect(),
+    let prompts = match &args.prompts_file {
+        Some(path) => Source::Lines(path.clone()).read()?,
         // Made-up weights do not care what they are asked.
         None if tokenizer.is_none() && args.made_up.is_asked_for() => {
-            vec![Input::TokenIds((2..18).collect())]
+            vec![Prompt::new(Input::TokenIds((2..18).collect()))]
         }
-        None => PROMPTS.map(|text| Input::Text(text.to_owned())).into(),
+        None => PROMPTS.map(|text| Prompt::new(Input::Text(text.to_owned()))).into(),
     };
-    let mut prompts = Vec::with_capacity(inputs.len());
-    for input in inputs {
-        let ids = match input {
-            Input::TokenIds(ids) => ids,
-            Input::Text(text) => PromptEncoder::new(folder, tokenizer.as_ref(), false)?.encode(&text)?,
-        };
-        prompts.push(ids.into_iter().map(TokenId).collect());
+    let mut maker = Requests::new(folder, tokenizer.as_ref(), false)?;
+    let mut requests = Vec::with_capacity(prompts.len());
+    for prompt in prompts {
+        let origin = origin(args.prompts_file.as_ref(), &prompt);
+        let request = maker.make(prompt, args.n, &SamplingArgs::default()).and_then(|mut request| {
+            request.check_settings().map_err(Failure::bad_input)?;
+            request.ignore_eos = args.ignore_eos;
+            if request.sampling.temperature != 0.0 {
+                request.sampling.seed.get_or_insert_with(paceline::draw_seed);
+            }
+            Ok(request)
+        });
+        requests.push(request.map_err(|failure| failure.within_any(origin.as_deref()))?);
     }
-    Ok(prompts)
+    Ok(requests)
 }
 
 fn load(
     args: &Args,
     folder: &ModelFolder,
     drafters: &Drafters,
-    prompts: &[Vec<TokenId>],
+    requests: &[Request],
 ) -> Result<Engine, Failure> {
     let description = paceline_models::describe(folder.config())?;
-    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
-    let sizes = Sizes::single((longest + args.n).min(description.max_positions));
+    let needed = requests.iter().map(|request| request.prompt.len().saturating_add(request.max_tokens));
+    let sizes = Sizes::single(needed.max().unwrap_or(1).min(description.max_positions));
     let loading = Loading {
         folder,
         description: &description,
@@ -204,17 +207,14 @@ fn load(
         draft: drafters.options(),
         sizes,
         isa: model::isa()?,
-        activations: args.activations,
-        threads: &args.threads,
-        weights: &args.weights,
+        machine: &args.machine,
         tokenizer: None,
     };
     loading.run()
 }
 
-fn answer(engine: &mut Engine, prompt: &[TokenId], args: &Args, way: Way) -> Result<Answer, Failure> {
-    let mut request = Request::new(prompt.to_vec(), args.n);
-    request.ignore_eos = args.ignore_eos;
+fn answer(engine: &mut Engine, request: &Request, way: Way) -> Result<Answer, Failure> {
+    let mut request = request.clone();
     match way {
         Way::Plain => request.draft.enabled = false,
         Way::Drafted(DraftTokens(n), confidence) => {

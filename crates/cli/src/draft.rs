@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use paceline::drafters::{AssistantConventions, DraftBlock, DraftHidden, DraftPosition, NgramLengths};
-use paceline::{DraftOptions, DraftSource};
+use paceline::{DraftOptions, DraftSource, NumberError, parse_number};
 use paceline_checkpoint::ModelFolder;
-use paceline_models::DFlashConfig;
 
 use crate::builtin;
 use crate::failure::Failure;
@@ -33,18 +32,21 @@ pub(crate) struct DraftArgs {
     #[command(flatten)]
     drafter: DrafterArgs,
     /// Drafts of a round, at most 64, or `auto` for what the drafter suggests
-    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = DraftTokens::parse, requires = "draft", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = DraftTokens::parse, requires = "draft", allow_hyphen_values = true)]
     draft_tokens: DraftTokens,
     /// How sure a drafter has to be that a draft and all before it are right, by its own probabilities, for it to be verified; 0 verifies
     /// all. For assistants, DFlash drafters and draft models. Changes the speed, never the text
-    #[arg(long, value_name = "P", default_value = "0", value_parser = confidence, requires = "draft", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", default_value = "0", value_parser = confidence, requires = "draft", allow_hyphen_values = true)]
     draft_confidence: f32,
 }
 
 /// Parses a probability below 1.
 pub(crate) fn confidence(word: &str) -> Result<f32, String> {
-    let number = word.parse().ok().filter(|number| (0.0..1.0).contains(number));
-    number.ok_or_else(|| "expected a number from 0 that is below 1".to_owned())
+    match parse_number(word) {
+        Ok(number) if (0.0..1.0).contains(&number) => Ok(number),
+        Err(NumberError::Vanishes) => Err(format!("`{word}` {}", NumberError::Vanishes)),
+        _ => Err("expected a number from 0 that is below 1".to_owned()),
+    }
 }
 
 /// Drafters whose folders are open, in the order in which they are asked.
@@ -145,20 +147,6 @@ impl Drafters {
         })
     }
 
-    /// Drafts that a round can have at most, whatever is asked for; `None` if there is no such number.
-    pub(crate) fn most_drafts(&self) -> Result<Option<usize>, Failure> {
-        let mut most = 0;
-        for opened in &self.list {
-            match opened {
-                Opened::Folder(folder) if DFlashConfig::describes(folder.config())? => {
-                    most = most.max(DFlashConfig::parse(folder.config())?.block_size - 1);
-                }
-                Opened::Folder(_) | Opened::Ngram(_) => return Ok(None),
-            }
-        }
-        Ok(Some(most))
-    }
-
     /// What each is called for people, in order.
     pub(crate) fn each_name(&self) -> Vec<String> {
         let name = |opened: &Opened| match opened {
@@ -238,10 +226,10 @@ fn split(argument: &str) -> Vec<&str> {
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct NgramArgs {
     /// Fewest tokens that an n-gram has to repeat
-    #[arg(long, value_name = "N", default_value_t = NgramLengths::default().min(), requires = "draft", value_parser = whole::<usize>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = NgramLengths::default().min(), requires = "draft", value_parser = whole::<usize>, allow_hyphen_values = true)]
     ngram_min: usize,
     /// Most tokens that are compared: a longer repetition goes before a shorter one
-    #[arg(long, value_name = "N", default_value_t = NgramLengths::default().max(), requires = "draft", value_parser = whole::<usize>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = NgramLengths::default().max(), requires = "draft", value_parser = whole::<usize>, allow_hyphen_values = true)]
     ngram_max: usize,
 }
 

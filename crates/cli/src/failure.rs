@@ -37,6 +37,14 @@ impl Failure {
         }
     }
 
+    /// The same where there may be only one thing.
+    pub(crate) fn within_any(self, place: Option<&str>) -> Self {
+        match place {
+            Some(place) => self.within(place),
+            None => self,
+        }
+    }
+
     /// What it says; nothing where nobody would hear it.
     pub(crate) fn message(&self) -> &str {
         match self {

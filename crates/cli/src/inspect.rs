@@ -10,11 +10,13 @@ use paceline_models::{Description, Parameters};
 use crate::draft::DrafterArgs;
 use crate::failure::Failure;
 use crate::made_up::{MadeUpArgs, open_shape};
-use crate::memory::{self, WEIGHT_BYTES, kv_bytes};
+use crate::memory;
 use crate::model::{self, ActivationArg, ModelArg};
-use crate::numbers::{bytes, grouped};
+use crate::numbers::{at_least_one, bytes, grouped};
 use crate::shapes;
 
+/// Bytes of a weight.
+const WEIGHT_BYTES: u64 = MemoryNeeded::WEIGHT_BYTES;
 /// Contexts whose memory is shown if none is asked for, beside the model's own.
 const CONTEXTS: [usize; 2] = [4096, 32_768];
 
@@ -30,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long)]
     config: bool,
     /// Tokens of a sequence to show the memory for; left out, some usual numbers
-    #[arg(long, value_name = "N", value_parser = model::at_least_one, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = at_least_one::<usize>, allow_hyphen_values = true)]
     context: Option<usize>,
     #[command(flatten)]
     draft: DrafterArgs,
@@ -54,9 +56,8 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let mut text = about(&folder, &description)?;
     parameters(&mut text, &description.parameters);
     let drafters = args.draft.open(&MadeUpArgs::configs_alone())?;
-    for (i, drafter) in drafters.folders().enumerate() {
-        let name = if i == 0 { "drafted by" } else { "then by" };
-        line(&mut text, name, &drafter.origin().display().to_string());
+    for (i, drafter) in drafters.each_name().iter().enumerate() {
+        line(&mut text, if i == 0 { "drafted by" } else { "then by" }, drafter);
     }
     let draft = drafters.options();
     kv_of_a_token(&mut text, &description, args.activations.into());
@@ -125,6 +126,6 @@ fn kv_of_a_token(text: &mut String, description: &Description, activation: Activ
             None => format!("in {} {layers} without a window", group.layers),
         };
         let name = if i == 0 { "K/V a token" } else { "" };
-        line(text, name, &format!("{} {of}", bytes(kv_bytes(group, activation, 1))));
+        line(text, name, &format!("{} {of}", bytes(group.bytes(activation, 1))));
     }
 }

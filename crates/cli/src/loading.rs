@@ -12,6 +12,18 @@ use crate::model::{ActivationArg, ThreadsArg};
 use crate::progress::Progress;
 use crate::weights::WeightsArg;
 
+/// How a model runs, in arguments.
+#[derive(Debug, clap::Args)]
+pub(crate) struct MachineArgs {
+    /// Type of the activations
+    #[arg(long, value_name = "TYPE", value_enum, default_value = "bf16")]
+    pub(crate) activations: ActivationArg,
+    #[command(flatten)]
+    pub(crate) threads: ThreadsArg,
+    #[command(flatten)]
+    pub(crate) weights: WeightsArg,
+}
+
 /// What is loaded, and how.
 pub(crate) struct Loading<'a> {
     pub(crate) folder: &'a ModelFolder,
@@ -21,9 +33,7 @@ pub(crate) struct Loading<'a> {
     pub(crate) draft: Option<DraftOptions<'a>>,
     pub(crate) sizes: Sizes,
     pub(crate) isa: Isa,
-    pub(crate) activations: ActivationArg,
-    pub(crate) threads: &'a ThreadsArg,
-    pub(crate) weights: &'a WeightsArg,
+    pub(crate) machine: &'a MachineArgs,
     /// Where texts are wanted beside token ids.
     pub(crate) tokenizer: Option<Arc<Tokenizer>>,
 }
@@ -31,22 +41,23 @@ pub(crate) struct Loading<'a> {
 impl Loading<'_> {
     /// Loads it.
     pub(crate) fn run(self) -> Result<Engine, Failure> {
-        let Self { folder, description, drafters, sizes, weights, .. } = self;
-        memory::check(folder, self.draft.as_ref(), sizes, self.activations.into())?;
+        let Self { folder, description, drafters, sizes, machine, .. } = self;
+        let activation = machine.activations.into();
+        memory::check(folder, self.draft.as_ref(), sizes, activation)?;
         let progress = Progress::new("loading layers", description.n_layers);
         let options = LoadOptions {
             isa: self.isa,
-            threads: self.threads.get(),
-            activation: self.activations.into(),
+            threads: machine.threads.get(),
+            activation,
             sizes,
-            inexact: weights.inexact(),
+            inexact: machine.weights.inexact(),
             draft: self.draft,
             tokenizer: self.tokenizer,
             progress: &mut |layers, _of| progress.set(layers),
         };
         let engine = paceline::load(folder, options)?;
         progress.clear();
-        weights.say_rounded(drafters.folders().chain([folder]))?;
+        machine.weights.say_rounded(drafters.folders().chain([folder]))?;
         Ok(engine)
     }
 }

@@ -12,7 +12,7 @@ use crate::{model, shapes};
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct MadeUpArgs {
     /// Make the weights up from a seed: MODEL may be a folder with config.json alone, and so may a drafter
-    #[arg(long, value_name = "SEED", value_parser = whole::<u64>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SEED", value_parser = whole::<u64>, allow_hyphen_values = true)]
     random_weights: Option<u64>,
     /// A size by its name in the place of MODEL, for made-up weights
     #[arg(long, value_name = "NAME", requires = "random_weights", value_parser = shapes::parser())]

@@ -25,6 +25,7 @@ mod progress;
 mod prompts;
 mod prove;
 mod render;
+mod requests;
 mod run;
 mod sampling;
 mod score;
@@ -91,5 +92,50 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said to a value of an option by itself; `None` if it is taken.
+    fn refusal(subcommand: &str, words: &[&str]) -> Option<String> {
+        let error = Cli::try_parse_from([&["paceline", subcommand], words].concat()).err()?;
+        Some(usage::sentence(&error.render().to_string()))
+    }
+
+    #[test]
+    fn every_number_says_what_was_expected_and_may_begin_with_a_minus() {
+        let program = Cli::command();
+        let mut n_numbers = 0;
+        for subcommand in program.get_subcommands() {
+            for option in subcommand.get_arguments() {
+                let flag = match (option.get_long(), option.get_short()) {
+                    (Some(long), _) => format!("--{long}"),
+                    (None, Some(short)) => format!("-{short}"),
+                    (None, None) => continue,
+                };
+                let is_text = ["TEXT", "F", "S", "D[,D...]"];
+                let Some(name) = option.get_value_names().filter(|_| option.get_action().takes_values())
+                else {
+                    continue;
+                };
+                let place = format!("{} {flag}", subcommand.get_name());
+                let Some(said) = refusal(subcommand.get_name(), &[&flag, "many"]) else { continue };
+                let is_number = said.contains("'many'") && option.get_possible_values().is_empty();
+                if !is_number || is_text.contains(&name[0].as_str()) {
+                    continue;
+                }
+                n_numbers += 1;
+                assert!(said.contains("expected ") || said.contains("is not a number"), "{place}: {said}");
+                for word in ["-1", "-1e-5", "-0.1,0.2", "-x"] {
+                    let said = refusal(subcommand.get_name(), &[&flag, word]).unwrap_or_default();
+                    assert!(!said.contains("unexpected argument"), "{place} {word}: {said}");
+                    assert!(!said.contains("digit") && !said.contains(" in 1.."), "{place} {word}: {said}");
+                }
+            }
+        }
+        assert!(n_numbers > 60, "{n_numbers} options take numbers");
     }
 }

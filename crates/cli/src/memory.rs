@@ -1,13 +1,9 @@
 //! What a model needs, and what the machine has: said before anything is loaded.
 
 use paceline::{Activation, DraftOptions, MemoryNeeded, ModelFolder, Sizes};
-use paceline_backend::KvGroupSpec;
 
 use crate::failure::Failure;
 use crate::numbers::bytes;
-
-/// Bytes of a weight.
-pub(crate) const WEIGHT_BYTES: u64 = 2;
 
 /// Refuses a model that needs more memory than there is, with those that draft for it.
 pub(crate) fn check(
@@ -42,15 +38,6 @@ pub(crate) fn parts(needed: MemoryNeeded, at: &str) -> String {
         drafter => format!(", {} of drafters' buffers", bytes(drafter)),
     };
     format!("{} of weights, {} of K/V{at}{buffers}", bytes(needed.weights), bytes(needed.kv))
-}
-
-/// Bytes of K and V of `tokens` tokens in a group.
-pub(crate) fn kv_bytes(group: &KvGroupSpec, activation: Activation, tokens: usize) -> u64 {
-    let value = match activation {
-        Activation::Bf16 => 2,
-        Activation::F32 => 4,
-    };
-    2 * (group.layers * group.kv_heads * group.head_dim) as u64 * value * tokens as u64
 }
 
 /// Bytes that this process may still get; `None` where the system does not say.

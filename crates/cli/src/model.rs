@@ -10,6 +10,7 @@ use paceline_checkpoint::{ModelFolder, Tokenizer};
 
 use crate::builtin;
 use crate::failure::Failure;
+use crate::numbers::within;
 
 /// Opens the model that is given, or the built-in one.
 pub(crate) fn open(model: Option<&Path>) -> Result<ModelFolder, Failure> {
@@ -80,23 +81,14 @@ pub(crate) fn isa() -> Result<Isa, Failure> {
     Ok(isa)
 }
 
-/// Parses a count that has to be at least 1.
-pub(crate) fn at_least_one(word: &str) -> Result<usize, String> {
-    match word.parse() {
-        Ok(0) => Err("expected at least 1".to_owned()),
-        Ok(n) => Ok(n),
-        Err(_) => Err("expected a whole number of at least 1".to_owned()),
-    }
-}
-
 /// Most threads; more than any machine has processors.
-const MAX_THREADS: i64 = 4096;
+const MAX_THREADS: u16 = 4096;
 
 /// Threads, in arguments.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ThreadsArg {
     /// Threads that compute; left out, one for each processor that the program may use
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS), allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = within(1..=MAX_THREADS), allow_hyphen_values = true)]
     threads: Option<u16>,
 }
 

@@ -1,14 +1,57 @@
 //! Numbers for people, and from them.
 
+use std::fmt::Display;
 use std::num::{IntErrorKind, ParseIntError};
+use std::ops::RangeInclusive;
 use std::str::FromStr;
+
+use serde_json::value::RawValue;
 
 /// Parses a whole number, 0 too.
 pub(crate) fn whole<T: FromStr<Err = ParseIntError>>(word: &str) -> Result<T, String> {
-    word.parse().map_err(|error: ParseIntError| match error.kind() {
+    word.parse().map_err(|error| not_whole(&error, 0))
+}
+
+/// Parses a count that has to be at least 1.
+pub(crate) fn at_least_one<T>(word: &str) -> Result<T, String>
+where
+    T: FromStr<Err = ParseIntError> + From<bool> + PartialOrd,
+{
+    match word.parse() {
+        Ok(n) if n >= T::from(true) => Ok(n),
+        Ok(_) => Err("expected at least 1".to_owned()),
+        Err(error) => Err(not_whole(&error, 1)),
+    }
+}
+
+fn not_whole(error: &ParseIntError, least: usize) -> String {
+    match error.kind() {
         IntErrorKind::PosOverflow => "larger than any number that is held; expected a smaller one".to_owned(),
-        _ => "expected a whole number of at least 0".to_owned(),
-    })
+        _ => format!("expected a whole number of at least {least}"),
+    }
+}
+
+/// A parser of whole numbers within a range.
+pub(crate) fn within<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone
+where
+    T: FromStr + PartialOrd + Display + Clone,
+{
+    move |word| {
+        let number = word.parse().ok().filter(|number| range.contains(number));
+        let expected = || format!("expected a whole number from {} to {}", range.start(), range.end());
+        number.ok_or_else(expected)
+    }
+}
+
+/// The number that a JSON value is, by its text; null is none.
+pub(crate) fn of_json<T>(
+    value: &RawValue,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, String> {
+    match value.get() {
+        "null" => Ok(None),
+        text => parse(text).map(Some).map_err(|problem| format!("`{text}`: {problem}")),
+    }
 }
 
 /// With commas between thousands.
@@ -48,6 +91,22 @@ mod tests {
         ] {
             let error = whole::<u64>(word).unwrap_err();
             assert!(error.contains(part), "{word:?}: {error}");
+        }
+        assert_eq!(at_least_one::<u64>("1"), Ok(1));
+        for (word, part) in
+            [("0", "at least 1"), ("x", "whole number of at least 1"), ("99999999999999999999", "larger")]
+        {
+            let error = at_least_one::<u64>(word).unwrap_err();
+            assert!(error.contains(part), "{word:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_range_is_said_whatever_is_wrong() {
+        let parse = within(3..=9_u8);
+        assert_eq!(["3", "9"].map(&parse), [Ok(3), Ok(9)]);
+        for word in ["2", "10", "-3", "x", "3.0", "", "99999999999999999999"] {
+            assert_eq!(parse(word), Err("expected a whole number from 3 to 9".to_owned()), "{word:?}");
         }
     }
 

@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 
 use crate::failure::Failure;
 use crate::json_map::UniqueKeys;
+use crate::numbers::{at_least_one, of_json};
 use crate::sampling::SamplingArgs;
 use crate::text_file;
 
@@ -35,7 +36,7 @@ pub(crate) struct Prompt {
 
 impl Prompt {
     /// A prompt that says no more than what it is.
-    fn new(input: Input) -> Self {
+    pub(crate) fn new(input: Input) -> Self {
         Self { input, n: None, sampling: SamplingArgs::default(), line: None }
     }
 }
@@ -163,7 +164,7 @@ fn parse_json(line: &str, first: Option<usize>) -> Result<Prompt, String> {
         match name.as_str() {
             "prompt" => text = parse_field::<Option<String>>(name, value)?,
             "token_ids" => ids = parse_field::<Option<Vec<u32>>>(name, value)?,
-            "n" => n = parse_field::<Option<usize>>(name, value)?,
+            "n" => n = of_json(value, at_least_one).map_err(|problem| format!("`{name}`: {problem}"))?,
             _ if !SamplingArgs::fields().contains(name) => return Err(unknown_field(name)),
             // What is left is about choosing tokens, by the names of the options.
             _ => sampling = SamplingArgs::of_field(name, value)?.or(&sampling),
@@ -176,9 +177,6 @@ fn parse_json(line: &str, first: Option<usize>) -> Result<Prompt, String> {
         (Some(_), Some(_)) => return Err("has `prompt` and `token_ids`; expected one of them".to_owned()),
         _ => return Err("the prompt is empty; expected at least one token".to_owned()),
     };
-    if n == Some(0) {
-        return Err("`n` is 0, expected at least 1".to_owned());
-    }
     Ok(Prompt { n, sampling, ..Prompt::new(input) })
 }
 
@@ -256,13 +254,13 @@ mod tests {
             ("{\"prompt\": \"\"}", "empty"),
             ("{\"token_ids\": []}", "empty"),
             ("{\"token_ids\": [-1]}", "-1"),
-            ("{\"prompt\": \"a\", \"n\": 0}", "`n` is 0"),
+            ("{\"prompt\": \"a\", \"n\": 0}", "`n`: `0`: expected at least 1"),
             (
                 "{\"prompt\": \"a\", \"tone\": 1}",
                 "unknown field `tone`; expected one of `prompt`, `token_ids`, `n`, `temperature`, `sample`",
             ),
             ("{\"prompt\": 1}", "`prompt`: invalid type"),
-            ("{\"prompt\": \"a\", \"n\": -1}", "`n`: invalid value"),
+            ("{\"prompt\": \"a\", \"n\": -1}", "`n`: `-1`: expected a whole number of at least 1"),
             ("{\"prompt\": \"a\", \"top_p\": \"much\"}", "`top_p`: `\"much\"` is not a number"),
             (
                 "{\"prompt\": \"a\", \"top_p\": \"as at line 3\"}",

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::iter;
+use std::num::ParseIntError;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
@@ -13,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use crate::json_map::UniqueKeys;
-use crate::numbers::whole;
+use crate::numbers::{of_json, whole};
 use crate::prompts::{TokenIds, parse_ids, without_place};
 
 /// The same refusal with the program's own names for the lists of tokens that it may be about.
@@ -35,47 +36,50 @@ pub(crate) fn under_own_name(refused: Refused) -> Refused {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct SamplingArgs {
     /// Draw tokens from the softmax of logits over T; 0, which it is if nothing is said, takes the most likely token each time
-    #[arg(long, value_name = "T", value_parser = parse_temperature, allow_negative_numbers = true)]
+    #[arg(long, value_name = "T", value_parser = parse_temperature, allow_hyphen_values = true)]
     #[serde(deserialize_with = "temperature")]
     temperature: Option<Number>,
-    /// Take temperature, filters and penalty from the model's generation_config.json where no option says otherwise
+    /// Take temperature, filters and penalty from the model's generation_config.json where no option says otherwise, as `serve` does
     #[arg(long)]
     sample: bool,
     /// Same seed, same text, whatever drafts and whatever else runs; left out, one is drawn, which `run --json` tells
-    #[arg(long, value_name = "N", value_parser = whole::<u64>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>, allow_hyphen_values = true)]
+    #[serde(deserialize_with = "whole_number")]
     seed: Option<u64>,
     /// Draw from the N most likely tokens only; 0: from all
-    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_hyphen_values = true)]
+    #[serde(deserialize_with = "whole_number")]
     top_k: Option<usize>,
     /// Draw from the most likely tokens that have probability P together; 1: from all
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", allow_hyphen_values = true)]
     top_p: Option<Number>,
     /// Draw from tokens at least P times as likely as the most likely one; 0: from all
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", allow_hyphen_values = true)]
     min_p: Option<Number>,
     /// Draw from the tokens of nearly expected surprise that have probability P together; 1: from all
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", allow_hyphen_values = true)]
     typical_p: Option<Number>,
     /// Divide positive logits of tokens that prompt or output has by X, multiply negative ones; 1: no penalty
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_hyphen_values = true)]
     repetition_penalty: Option<Number>,
     /// Subtract X from the logits of tokens that the output has
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_hyphen_values = true)]
     presence_penalty: Option<Number>,
     /// Subtract X from the logit of a token for each time that the output has it
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_hyphen_values = true)]
     frequency_penalty: Option<Number>,
     /// Add B to the logit of token ID
-    #[arg(long, value_name = "ID=B,...", value_parser = parse_logit_bias)]
+    #[arg(long, value_name = "ID=B,...", value_parser = parse_logit_bias, allow_hyphen_values = true)]
     logit_bias: Option<LogitBias>,
     /// Choose no token that ends the text before the output has N tokens
-    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = whole::<usize>, allow_hyphen_values = true)]
+    #[serde(deserialize_with = "whole_number")]
     min_tokens: Option<usize>,
     /// Never choose these tokens
-    #[arg(long, value_name = "ID,...", value_parser = parse_ids)]
+    #[arg(long, value_name = "ID,...", value_parser = parse_ids, allow_hyphen_values = true)]
     suppress_tokens: Option<TokenIds>,
     /// Choose only among these tokens
-    #[arg(long, value_name = "ID,...", value_parser = parse_ids)]
+    #[arg(long, value_name = "ID,...", value_parser = parse_ids, allow_hyphen_values = true)]
     allowed_tokens: Option<TokenIds>,
 }
 
@@ -122,6 +126,14 @@ fn parse_temperature(text: &str) -> Result<Number, String> {
 fn temperature<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Number>, D::Error> {
     let text = Option::<Box<RawValue>>::deserialize(from)?;
     text.map(|text| parse_temperature(text.get())).transpose().map_err(serde::de::Error::custom)
+}
+
+fn whole_number<'de, D: Deserializer<'de>, T>(from: D) -> Result<Option<T>, D::Error>
+where
+    T: FromStr<Err = ParseIntError>,
+{
+    let text = Box::<RawValue>::deserialize(from)?;
+    of_json(&text, whole).map_err(serde::de::Error::custom)
 }
 
 fn parse_logit_bias(word: &str) -> Result<LogitBias, String> {
@@ -212,7 +224,7 @@ impl SamplingArgs {
 #[command(next_help_heading = "Log-probabilities")]
 pub(crate) struct LogprobArgs {
     /// Tell each token's log-probability, and the N most likely tokens at its place
-    #[arg(long, value_name = "N", requires = "json", value_parser = whole::<usize>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", requires = "json", value_parser = whole::<usize>, allow_hyphen_values = true)]
     logprobs: Option<usize>,
     /// Of the model's own distribution, or of the one that is drawn from: after bias, penalties, temperature and filters
     #[arg(long, value_name = "D", value_enum, default_value = "model", requires = "logprobs")]
@@ -347,8 +359,10 @@ mod tests {
                 "`1e-50` is not 0, but too near to it; expected 0, or 0.000001 to 1000000",
             ),
             (r#"{"logit_bias": {"7": 1e-400}}"#, "`1e-400` is not 0"),
-            (r#"{"top_k": -1}"#, "-1"),
-            (r#"{"seed": 1.5}"#, "1.5"),
+            (r#"{"top_k": -1}"#, "`-1`: expected a whole number of at least 0"),
+            (r#"{"min_tokens": "x"}"#, "`\"x\"`: expected a whole number of at least 0"),
+            (r#"{"seed": 1.5}"#, "`1.5`: expected a whole number of at least 0"),
+            (r#"{"seed": 18446744073709551616}"#, "`18446744073709551616`: larger than any number"),
             (r#"{"sample": 1}"#, "a boolean"),
             (r#"{"logit_bias": {"x": 1}}"#, "x"),
             (r#"{"logit_bias": {"7": 1, "8": 1, "7": 1}}"#, "`7` stands twice"),

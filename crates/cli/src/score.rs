@@ -22,13 +22,13 @@ use serde::Serialize;
 
 use crate::draft::Drafters;
 use crate::failure::Failure;
-use crate::loading::Loading;
+use crate::loading::{Loading, MachineArgs};
 use crate::made_up::MadeUpArgs;
-use crate::model::{self, ActivationArg, ThreadsArg};
+use crate::model;
+use crate::numbers::at_least_one;
 use crate::progress::Progress;
 use crate::run::report::{milliseconds, speed};
 use crate::text_file;
-use crate::weights::WeightsArg;
 
 /// Tokens of a window if nothing is said.
 const USUAL_CONTEXT: usize = 2048;
@@ -41,18 +41,13 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE", num_args = 1..=2, required = true)]
     places: Vec<PathBuf>,
     /// Tokens of a window; left out, 2048 or what the model has
-    #[arg(long, value_name = "N", value_parser = model::at_least_one, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = at_least_one::<usize>, allow_hyphen_values = true)]
     context: Option<usize>,
     /// Tokens that a window scores after the first one, with the others as context; left out, half a window
-    #[arg(long, value_name = "N", value_parser = model::at_least_one, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = at_least_one::<usize>, allow_hyphen_values = true)]
     stride: Option<usize>,
-    /// Type of the activations
-    #[arg(long, value_name = "TYPE", value_enum, default_value = "bf16")]
-    activations: ActivationArg,
     #[command(flatten)]
-    threads: ThreadsArg,
-    #[command(flatten)]
-    weights: WeightsArg,
+    machine: MachineArgs,
     #[command(flatten)]
     made_up: MadeUpArgs,
     /// Print one JSON object and nothing else
@@ -99,9 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         draft: None,
         sizes,
         isa: model::isa()?,
-        activations: args.activations,
-        threads: &args.threads,
-        weights: &args.weights,
+        machine: &args.machine,
         tokenizer: None,
     };
     let mut engine = loading.run()?;

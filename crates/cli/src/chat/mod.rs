@@ -16,11 +16,11 @@ use paceline::{Engine, ModelFolder, Request, Sizes, Tokenizer};
 use crate::chat_prompt::PromptEncoder;
 use crate::draft::DraftArgs;
 use crate::failure::{Failure, one_line};
-use crate::loading::Loading;
+use crate::loading::{Loading, MachineArgs};
 use crate::made_up::MadeUpArgs;
-use crate::model::{self, ActivationArg, ModelArg, ThreadsArg};
+use crate::model::{self, ModelArg};
+use crate::numbers::at_least_one;
 use crate::sampling::SamplingArgs;
-use crate::weights::WeightsArg;
 use command::{COMMANDS, Command};
 use input::{Entry, Input, Piped, Terminal};
 use interrupt::Answering;
@@ -42,19 +42,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
     /// Most tokens of an answer; left out, as many as the context has room for
-    #[arg(short, value_name = "N", value_parser = model::at_least_one, allow_negative_numbers = true)]
+    #[arg(short, value_name = "N", value_parser = at_least_one::<usize>, allow_hyphen_values = true)]
     n: Option<usize>,
     #[command(flatten)]
     draft: DraftArgs,
-    /// Type of the activations
-    #[arg(long, value_name = "TYPE", value_enum, default_value = "bf16")]
-    activations: ActivationArg,
     #[command(flatten)]
-    threads: ThreadsArg,
-    #[command(flatten)]
-    weights: WeightsArg,
+    machine: MachineArgs,
     /// Most tokens of the conversation; left out, 8192 or what the model has
-    #[arg(long, value_name = "N", value_parser = model::at_least_one, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = at_least_one::<usize>, allow_hyphen_values = true)]
     context: Option<usize>,
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -94,9 +89,7 @@ fn load(args: &Args, folder: &ModelFolder, tokenizer: &Arc<Tokenizer>) -> Result
         draft: drafters.options(),
         sizes,
         isa: model::isa()?,
-        activations: args.activations,
-        threads: &args.threads,
-        weights: &args.weights,
+        machine: &args.machine,
         tokenizer: Some(Arc::clone(tokenizer)),
     };
     loading.run()

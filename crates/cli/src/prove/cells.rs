@@ -95,8 +95,8 @@ pub(super) struct Axes {
     pub(super) chunks: Vec<usize>,
     /// A drafter is given.
     pub(super) given: bool,
-    /// Drafts of a round that it can make at most; `None` if there is no such number.
-    pub(super) most_given: Option<usize>,
+    /// Drafts of a round that it can make at most.
+    pub(super) most_given: usize,
     pub(super) thorough: bool,
 }
 
@@ -130,7 +130,8 @@ pub(super) fn plan(axes: &Axes) -> Vec<Bench> {
 /// What the given drafter is asked for in place of a number of drafts: as many as it can make, if no smaller number comes to that;
 /// else nothing.
 fn given_drafts(axes: &Axes, drafts: Drafts) -> Option<Drafts> {
-    let (Drafts::Fixed(n), Some(most)) = (drafts, axes.most_given) else { return Some(drafts) };
+    let Drafts::Fixed(n) = drafts else { return Some(drafts) };
+    let most = axes.most_given;
     let comes_to_that = |other: &Drafts| matches!(*other, Drafts::Fixed(other) if (most..n).contains(&other));
     let again = n > most && DRAFTS.iter().any(comes_to_that);
     (!again).then_some(Drafts::Fixed(n.min(most)))
@@ -203,7 +204,7 @@ mod tests {
             threads: 2,
             chunks: chunks(Some(16), 70),
             given,
-            most_given: None,
+            most_given: usize::MAX,
             thorough,
         }
     }
@@ -231,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_drafter_is_asked_for_no_more_than_it_can_make_and_for_no_number_twice() {
-        let numbers = |most: Option<usize>, thorough: bool| {
+        let numbers = |most: usize, thorough: bool| {
             let axes = Axes { most_given: most, ..axes(true, thorough) };
             let benches = plan(&axes);
             for (i, bench) in benches.iter().enumerate() {
@@ -254,12 +255,12 @@ mod tests {
             numbers
         };
         for thorough in [false, true] {
-            assert_eq!(numbers(None, thorough), [1, 2, 3, 5, 7, 15]);
-            assert_eq!(numbers(Some(15), thorough), [1, 2, 3, 5, 7, 15]);
-            assert_eq!(numbers(Some(9), thorough), [1, 2, 3, 5, 7, 9]);
-            assert_eq!(numbers(Some(7), thorough), [1, 2, 3, 5, 7]);
-            assert_eq!(numbers(Some(4), thorough), [1, 2, 3, 4]);
-            assert_eq!(numbers(Some(1), thorough), [1]);
+            assert_eq!(numbers(usize::MAX, thorough), [1, 2, 3, 5, 7, 15]);
+            assert_eq!(numbers(15, thorough), [1, 2, 3, 5, 7, 15]);
+            assert_eq!(numbers(9, thorough), [1, 2, 3, 5, 7, 9]);
+            assert_eq!(numbers(7, thorough), [1, 2, 3, 5, 7]);
+            assert_eq!(numbers(4, thorough), [1, 2, 3, 4]);
+            assert_eq!(numbers(1, thorough), [1]);
         }
     }
 

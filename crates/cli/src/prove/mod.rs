@@ -15,17 +15,17 @@ use std::io::{self, Write};
 use std::rc::Rc;
 use std::time::Duration;
 
-use paceline::{Inexact, Isa, Request, SamplingOptions, Sizes, TokenId};
+use paceline::{Activation, Inexact, Isa, Request, SamplingOptions, Sizes, TokenId};
 use paceline_backend::{Backend, Comparison, CpuBackend, Level, OpSite, Place};
 use paceline_checkpoint::ModelFolder;
 
 use crate::draft::{DrafterArgs, Drafters};
 use crate::failure::Failure;
+use crate::loading::MachineArgs;
 use crate::made_up::MadeUpArgs;
-use crate::model::{self, ActivationArg, ThreadsArg};
-use crate::numbers;
+use crate::model;
+use crate::numbers::{self, at_least_one};
 use crate::sampling::SamplingArgs;
-use crate::weights::WeightsArg;
 use budget::Budget;
 use cells::{Axes, Bench, Cell, Drafts, Who};
 use drafts::Foreman;
@@ -51,24 +51,19 @@ pub(crate) struct Args {
     #[arg(long)]
     ops: bool,
     /// Tokens of each text
-    #[arg(short, value_name = "N", default_value_t = 24, value_parser = model::at_least_one, allow_negative_numbers = true)]
+    #[arg(short, value_name = "N", default_value_t = 24, value_parser = at_least_one::<usize>, allow_hyphen_values = true)]
     n: usize,
-    /// Type of the activations
-    #[arg(long, value_name = "TYPE", value_enum, default_value = "bf16")]
-    activations: ActivationArg,
     #[command(flatten)]
-    threads: ThreadsArg,
+    machine: MachineArgs,
     /// Start no run after this time; what is left out is counted
-    #[arg(long, value_name = "M", default_value_t = 4, value_parser = model::at_least_one, allow_negative_numbers = true)]
+    #[arg(long, value_name = "M", default_value_t = 4, value_parser = at_least_one::<usize>, allow_hyphen_values = true)]
     minutes: usize,
     /// Run the whole product of drafts, batches and chunks, and longer prompts
     #[arg(long)]
     thorough: bool,
     /// Add a prompt of this many tokens
-    #[arg(long, value_name = "N", value_parser = model::at_least_one, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = at_least_one::<usize>, allow_hyphen_values = true)]
     prompt_tokens: Option<usize>,
-    #[command(flatten)]
-    weights: WeightsArg,
     #[command(flatten)]
     made_up: MadeUpArgs,
     #[command(flatten)]
@@ -82,9 +77,9 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let sampling = sampling(&args.sampling, &folder, args.n)?;
     let options = Options {
         isa: model::isa()?,
-        threads: args.threads.get(),
-        activations: args.activations,
-        inexact: args.weights.inexact(),
+        threads: args.machine.threads.get(),
+        activation: args.machine.activations.into(),
+        inexact: args.machine.weights.inexact(),
         n: args.n,
         limit: Duration::from_secs(60 * args.minutes as u64),
         extent: Extent { thorough: args.thorough, prompt_tokens: args.prompt_tokens },
@@ -108,7 +103,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
             proof.conclude(given)
         },
     )?;
-    args.weights.say_rounded(drafters.folders().chain([&folder]))
+    args.machine.weights.say_rounded(drafters.folders().chain([&folder]))
 }
 
 /// How tokens are chosen in all runs: by one seed.
@@ -134,7 +129,7 @@ struct Options {
     /// Highest level.
     isa: Isa,
     threads: usize,
-    activations: ActivationArg,
+    activation: Activation,
     inexact: Inexact,
     n: usize,
     limit: Duration,
@@ -175,7 +170,7 @@ fn with_proof<B: Backend + 'static, T>(
     let lab = Lab {
         folder,
         drafters,
-        activation: options.activations.into(),
+        activation: options.activation,
         inexact: options.inexact,
         sampling: options.sampling.clone(),
         sizes,
@@ -187,7 +182,7 @@ fn with_proof<B: Backend + 'static, T>(
         threads: options.threads,
         chunks: cells::chunks(window, sizes.prefill_rows),
         given: !drafters.is_empty(),
-        most_given: drafters.most_drafts()?,
+        most_given: drafters.options().map_or(Ok(0), |draft| draft.most_drafts())?,
         thorough: options.extent.thorough,
     };
     let title = title(folder, drafters, &description.architecture, &axes, &options.sampling);

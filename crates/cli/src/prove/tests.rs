@@ -37,7 +37,7 @@ fn options() -> Options {
     Options {
         isa: Isa::best().0,
         threads: 2,
-        activations: ActivationArg::Bf16,
+        activation: Activation::Bf16,
         inexact: Inexact::Refuse,
         n: 12,
         limit: Duration::from_secs(600),

@@ -8,26 +8,26 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::ArgGroup;
-use paceline::{Engine, ModelFolder, Request, Sizes, TokenId, Tokenizer};
+use paceline::{Engine, ModelFolder, Sizes, Tokenizer};
 
-use crate::chat_prompt::PromptEncoder;
 use crate::clock;
 use crate::draft::DraftArgs;
 use crate::failure::Failure;
-use crate::loading::Loading;
+use crate::loading::{Loading, MachineArgs};
 use crate::made_up::MadeUpArgs;
-use crate::model::{self, ActivationArg, ThreadsArg};
+use crate::model;
+use crate::numbers::{at_least_one, within};
 use crate::peak_memory::peak_memory_bytes;
-use crate::prompts::{Input, Prompt, Source, TokenIds};
+use crate::prompts::{Prompt, Source, TokenIds};
+use crate::requests::{Requests, origin};
 use crate::sampling::{LogprobArgs, SamplingArgs};
-use crate::weights::WeightsArg;
 use report::RunFacts;
 use stream::{Place, Wanted};
 
 /// Most prompts of a file that are worked on at one time; the others wait.
 const MAX_SLOTS: usize = 16;
 /// Most continuations of a prompt.
-const MAX_CHOICES: i64 = 1024;
+const MAX_CHOICES: u32 = 1024;
 
 /// Generates text from a prompt
 #[derive(Debug, clap::Args)]
@@ -54,7 +54,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "F")]
     prompts_file: Option<PathBuf>,
     /// Most tokens to generate
-    #[arg(short, value_name = "N", default_value_t = 1024, value_parser = model::at_least_one, allow_negative_numbers = true)]
+    #[arg(short, value_name = "N", default_value_t = 1024, value_parser = at_least_one::<usize>, allow_hyphen_values = true)]
     n: usize,
     /// Text that ends the output and is not part of it; may be given more than once
     #[arg(long, value_name = "S", allow_hyphen_values = true)]
@@ -67,26 +67,21 @@ pub(crate) struct Args {
     ignore_eos: bool,
     #[command(flatten)]
     draft: DraftArgs,
-    /// Type of the activations
-    #[arg(long, value_name = "TYPE", value_enum, default_value = "bf16")]
-    activations: ActivationArg,
+    #[command(flatten)]
+    machine: MachineArgs,
     /// Most tokens of the prompt that one pass reads
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = model::at_least_one, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = at_least_one::<usize>, allow_hyphen_values = true)]
     prefill_chunk: usize,
-    #[command(flatten)]
-    threads: ThreadsArg,
-    #[command(flatten)]
-    weights: WeightsArg,
     #[command(flatten)]
     made_up: MadeUpArgs,
     /// Most tokens of prompt and output together; left out, what the prompt and -n need
-    #[arg(long, value_name = "N", value_parser = model::at_least_one, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = at_least_one::<usize>, allow_hyphen_values = true)]
     context: Option<usize>,
     /// Print one JSON object for each output and nothing else
     #[arg(long)]
     json: bool,
     /// Continuations of each prompt, by the same seed with noise of their own; with a temperature they differ
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MAX_CHOICES), allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = within(1..=MAX_CHOICES), allow_hyphen_values = true)]
     choices: u32,
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -113,9 +108,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         draft: drafters.options(),
         sizes,
         isa,
-        activations: args.activations,
-        threads: &args.threads,
-        weights: &args.weights,
+        machine: &args.machine,
         tokenizer,
     };
     let mut engine = loading.run()?;
@@ -182,29 +175,14 @@ fn requests(
     tokenizer: Option<&Tokenizer>,
     prompts: Vec<Prompt>,
 ) -> Result<Vec<Wanted>, Failure> {
-    let generation = folder.generation()?;
-    let mut encoder = None;
+    let mut maker = Requests::new(folder, tokenizer, args.raw)?;
     let mut wanted = Vec::with_capacity(prompts.len() * args.choices as usize);
-    for (index, Prompt { input, n, sampling, line }) in prompts.into_iter().enumerate() {
-        let origin = args.prompts_file.as_ref().zip(line);
-        let origin = origin.map(|(file, line)| format!("{}: line {line}", file.display()));
-        let ids = match input {
-            Input::TokenIds(ids) => ids,
-            Input::Text(text) => {
-                let encoder = match &mut encoder {
-                    Some(encoder) => encoder,
-                    none => none.insert(PromptEncoder::new(folder, tokenizer, args.raw)?),
-                };
-                encoder.encode(&text).map_err(|failure| match &origin {
-                    Some(origin) => failure.within(origin),
-                    None => failure,
-                })?
-            }
-        };
-        let mut request = Request::new(ids.into_iter().map(TokenId).collect(), n.unwrap_or(args.n));
+    for (index, prompt) in prompts.into_iter().enumerate() {
+        let origin = origin(args.prompts_file.as_ref(), &prompt);
+        let request = maker.make(prompt, args.n, &args.sampling);
+        let mut request = request.map_err(|failure| failure.within_any(origin.as_deref()))?;
         request.stop = args.stop.clone();
         request.ignore_eos = args.ignore_eos;
-        request.sampling = sampling.or(&args.sampling).options(&generation);
         request.logprobs = args.logprobs.options();
         let place = Place { prompt: origin.is_some().then_some(index), choice: None };
         let first = Wanted { place, origin, request };

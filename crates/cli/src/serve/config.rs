@@ -2,12 +2,13 @@
 //!
 //! Its lines become arguments in front of those that were given, so there is one place that knows names, values and defaults.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use toml::{Table, Value};
+use toml::{Spanned, Value};
 
 use super::Args;
 use crate::failure::Failure;
@@ -48,7 +49,7 @@ fn join(
 
 /// The arguments that a file stands for.
 fn arguments(text: &str, has_model: bool) -> Result<Vec<OsString>, String> {
-    let table: Table = toml::from_str(text).map_err(|error| {
+    let table: BTreeMap<String, Spanned<Value>> = toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
         format!("line {line}: {}", error.message())
     })?;
@@ -56,10 +57,11 @@ fn arguments(text: &str, has_model: bool) -> Result<Vec<OsString>, String> {
     let known = |key: &str| key != "config" && program.get_arguments().any(|arg| arg.get_long() == Some(key));
     let mut arguments = Vec::new();
     for (key, value) in &table {
-        let word = match value {
+        let word = match value.as_ref() {
             Value::String(word) => word.clone(),
             Value::Integer(number) => number.to_string(),
-            Value::Float(number) => number.to_string(),
+            // As it is written: one that is very small would have become 0 by being read.
+            Value::Float(_) => text[value.span()].replace('_', ""),
             other => {
                 return Err(format!("`{key}` is a {}; expected a text or a number", other.type_str()));
             }
@@ -122,9 +124,22 @@ mod tests {
         for (text, part) in [
             ("port = 1\nprot = 2\n", "no option `prot`"),
             ("config = \"x\"\n", "no option `config`"),
-            ("port = \"x\"\n", "`port`: invalid value"),
-            ("port = 70000\n", "`port`: invalid value"),
-            ("max-running = 0\n", "`max-running`: invalid value"),
+            (
+                "port = \"x\"\n",
+                "`port`: invalid value 'x' for '--port <P>': expected a whole number from 0 to 65535",
+            ),
+            ("port = 70000\n", "'70000' for '--port <P>': expected a whole number from 0 to 65535"),
+            ("port = 80.5\n", "'80.5' for '--port <P>': expected a whole number from 0 to 65535"),
+            ("max-running = 0\n", "'--max-running <N>': expected a whole number from 1 to 1024"),
+            ("threads = -1\n", "'-1' for '--threads <N>': expected a whole number from 1 to 4096"),
+            ("queue = \"many\"\n", "'many' for '--queue <N>': expected a whole number from 0 to 1048576"),
+            ("header-time = 0\n", "'--header-time <S>': expected at least 1"),
+            (
+                "draft-confidence = -0.1\n",
+                "'-0.1' for '--draft-confidence <P>': expected a number from 0 that",
+            ),
+            ("draft-confidence = 1e-4_00\n", "`1e-400` is not 0"),
+            ("draft-confidence = inf\n", "'inf' for '--draft-confidence <P>': expected a number from 0 that"),
             ("host = \"a\"\nport\n", "line 2"),
             ("port = 1\nport = 2\n", "line 2"),
             ("port = true\n", "`port` is a boolean"),

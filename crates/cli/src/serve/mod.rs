@@ -15,11 +15,10 @@ use tracing::level_filters::LevelFilter;
 
 use crate::draft::DraftArgs;
 use crate::failure::Failure;
-use crate::loading::Loading;
+use crate::loading::{Loading, MachineArgs};
 use crate::made_up::MadeUpArgs;
-use crate::model::{self, ActivationArg, ModelArg, ThreadsArg};
-use crate::numbers::whole;
-use crate::weights::WeightsArg;
+use crate::model::{self, ModelArg};
+use crate::numbers::{at_least_one, whole, within};
 
 /// Tokens of a sequence if nothing is said: enough for a long conversation, at little memory.
 const USUAL_CONTEXT: usize = 8192;
@@ -45,7 +44,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "H", default_value = "127.0.0.1")]
     host: String,
     /// Port to listen at; 0 takes a free one
-    #[arg(long, value_name = "P", default_value_t = 8000, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", default_value_t = 8000, value_parser = within(0..=u16::MAX), allow_hyphen_values = true)]
     port: u16,
     /// Name of the model for clients; left out, that of its folder
     #[arg(long, value_name = "NAME")]
@@ -56,27 +55,22 @@ pub(crate) struct Args {
     #[command(flatten)]
     draft: DraftArgs,
     /// Most tokens of a prompt and its output; left out, 8192 or what the model has
-    #[arg(long, value_name = "N", value_parser = model::at_least_one, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = at_least_one::<usize>, allow_hyphen_values = true)]
     context: Option<usize>,
     /// Outputs that are worked on at one time
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=MAX_RUNNING), allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = within(1..=MAX_RUNNING), allow_hyphen_values = true)]
     max_running: u64,
     /// Outputs that wait for their turn; further requests are told to come again (429)
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(..=MAX_QUEUE), allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = within(0..=MAX_QUEUE), allow_hyphen_values = true)]
     queue: u64,
     /// Most tokens of prompts that one pass reads: fewer make running outputs wait less while a long prompt arrives
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = model::at_least_one, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = at_least_one::<usize>, allow_hyphen_values = true)]
     prefill_chunk: usize,
     /// Memory for K and V, in MiB; left out, what --max-running outputs of --context tokens need
-    #[arg(long, value_name = "N", value_parser = whole::<u64>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>, allow_hyphen_values = true)]
     kv_memory: Option<u64>,
-    /// Type of the activations
-    #[arg(long, value_name = "TYPE", value_enum, default_value = "bf16")]
-    activations: ActivationArg,
     #[command(flatten)]
-    threads: ThreadsArg,
-    #[command(flatten)]
-    weights: WeightsArg,
+    machine: MachineArgs,
     #[command(flatten)]
     made_up: MadeUpArgs,
     #[command(flatten)]
@@ -93,25 +87,25 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 struct LimitArgs {
     /// Seconds that an answer may take; 0 for as long as it takes
-    #[arg(long, value_name = "S", default_value_t = 3600, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "S", default_value_t = 3600, value_parser = whole::<u64>, allow_hyphen_values = true)]
     answer_time: u64,
     /// Seconds for the headers of a request, and between two requests of a connection
-    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = at_least_one::<u64>, allow_hyphen_values = true)]
     header_time: u64,
     /// Seconds for the body of a request
-    #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
+    #[arg(long, value_name = "S", default_value_t = 30, value_parser = at_least_one::<u64>, allow_hyphen_values = true)]
     body_time: u64,
     /// Seconds after which a client that reads nothing is cut off
-    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = at_least_one::<u64>, allow_hyphen_values = true)]
     stall_time: u64,
     /// Seconds that what was begun has to finish once the server is to end
-    #[arg(long, value_name = "S", default_value_t = 30, value_parser = whole::<u64>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "S", default_value_t = 30, value_parser = whole::<u64>, allow_hyphen_values = true)]
     drain_time: u64,
     /// Bytes of a body at most
-    #[arg(long, value_name = "N", default_value_t = 4 << 20, value_parser = model::at_least_one, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 4 << 20, value_parser = at_least_one::<usize>, allow_hyphen_values = true)]
     max_body: usize,
     /// Connections at one time; more wait
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = model::at_least_one, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = at_least_one::<usize>, allow_hyphen_values = true)]
     max_connections: usize,
 }
 
@@ -232,9 +226,7 @@ fn load(
         draft: Some(drafters.options_with_predictions()),
         sizes,
         isa: model::isa()?,
-        activations: args.activations,
-        threads: &args.threads,
-        weights: &args.weights,
+        machine: &args.machine,
         tokenizer: Some(Arc::clone(tokenizer)),
     };
     loading.run()

@@ -52,6 +52,20 @@ fn drafters_are_counted_by_their_configs() {
     assert!(!alone.contains("drafted by") && !memory(&alone).contains("drafters' buffers"), "{alone}");
     assert!(memory(&drafted).contains(" of drafters' buffers"), "{drafted}");
     assert_ne!(memory(&alone).split(" of weights").next(), memory(&drafted).split(" of weights").next());
+    // n-grams have no config, and yet they take memory, up to a bound.
+    let found = shape(&["--draft", "ngram,gemma4-26b-a4b-assistant"]);
+    assert!(
+        found.contains("drafted by     n-grams of 2 to 5 tokens\nthen by        gemma4-26b-a4b-assistant\n"),
+        "{found}"
+    );
+    let found = memory(&shape(&["--draft", "ngram"]));
+    assert!(found.contains(", 147.46 kB of drafters' buffers"), "{found}");
+    let longest = ["inspect", "--shape", "gemma4-26b-a4b", "--draft", "ngram", "--ngram-max", "9"];
+    let found = stdout(paceline().args(longest));
+    assert!(
+        found.contains("at 262,144 tokens") && found.contains(", 8.91 MB of drafters' buffers"),
+        "{found}"
+    );
     let other = ["inspect", "--shape", "gemma4-31b", "--draft", "gemma4-26b-a4b-dflash"];
     refuses(paceline().args(other), 2, &["does not fit the target"]);
 }

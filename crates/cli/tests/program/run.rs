@@ -208,7 +208,7 @@ fn a_reader_that_goes_is_no_failure() {
 #[test]
 fn bad_arguments_are_refused() {
     let long = "2,".repeat(3000) + "2";
-    let cases: [(&[&str], &[&str]); 34] = [
+    let cases: [(&[&str], &[&str]); 35] = [
         (&[], &["no prompt", "-p TEXT"]),
         (&["-p", ""], &["prompt is empty"]),
         (&["--token-ids", ""], &["--token-ids", "empty"]),
@@ -236,13 +236,14 @@ fn bad_arguments_are_refused() {
         (&["-p", "x", "--threads", "0"], &["--threads"]),
         // Numbers below 0 are no options that nobody knows.
         (&["-p", "x", "-n", "-1"], &["expected a whole number of at least 1"]),
-        (&["-p", "x", "--threads", "-1"], &["--threads", "-1 is not in 1..=4096"]),
+        (&["-p", "x", "--threads", "-1"], &["--threads", "'-1'", "expected a whole number from 1 to 4096"]),
         (
             &["-p", "x", "--random-weights", "x"],
             &["--random-weights", "expected a whole number of at least 0"],
         ),
         (&["-p", "x", "--draft", "tiny", "--draft-tokens", "-1"], &["expected a whole number or `auto`"]),
         (&["-p", "x", "--draft", "tiny", "--draft-confidence", "-0.1"], &["from 0 that is below 1"]),
+        (&["-p", "x", "--draft", "tiny", "--draft-confidence", "1e-50"], &["`1e-50` is not 0", "0 itself"]),
         (
             &["-p", "x", "--draft", "nope"],
             &["nope: no such folder", "; --draft takes a folder, a hub id, `tiny`"],

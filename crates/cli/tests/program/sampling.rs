@@ -226,7 +226,7 @@ fn a_line_of_a_file_has_settings_of_its_own() {
 
 #[test]
 fn what_cannot_be_is_refused_by_name() {
-    let cases: [(&[&str], &[&str]); 32] = [
+    let cases: [(&[&str], &[&str]); 37] = [
         (&["--temperature", "-1"], &["temperature is -1", "0, or"]),
         (&["--temperature", "nan"], &["temperature is NaN"]),
         (&["--temperature", "warm"], &["--temperature", "warm"]),
@@ -263,12 +263,86 @@ fn what_cannot_be_is_refused_by_name() {
         (&["--logprobs-of", "sampled"], &["--logprobs"]),
         (&["--choices", "0"], &["--choices"]),
         (&["--choices", "100000"], &["--choices", "1024"]),
+        (&["--choices", "x"], &["--choices", "expected a whole number from 1 to 1024"]),
+        (&["--temperature", "-1e-3"], &["temperature is -0.001", "0, or"]),
+        (&["--min-p", "-.5"], &["min_p is -0.5", "0 to 1"]),
+        (&["--logit-bias", "-7=1"], &["--logit-bias", "`-7=1` is no bias"]),
+        (&["--suppress-tokens", "-7,8"], &["--suppress-tokens", "`-7` is not a token id"]),
     ];
     for (args, words) in cases {
         refuses(run(&["-p", "x"]).args(args), 2, words);
     }
     refuses(paceline().args(["run", "-p", "x", "--logprobs", "1"]), 2, &["--json"]);
     refuses(paceline().args(["chat", "--top-p", "2"]), 2, &["top_p is 2"]);
+    // Numbers below 0 that may be.
+    let penalty = |word| fox(&["--presence-penalty", word])["sampling"]["presence_penalty"].clone();
+    assert_eq!([penalty("-0.5"), penalty("-1e-3"), penalty("-.5")], [-0.5, -0.001, -0.5]);
+}
+
+#[test]
+fn a_checkpoint_is_taken_at_its_word() {
+    let folder = copy_of_folder(&root().join("assets/tiny-gemma4"));
+    let generation = folder.path().join("generation_config.json");
+    let path = folder.path().to_str().unwrap();
+    let sampling = |more: &[&str]| {
+        let common = [path, "-p", FOX, "-n", "2", "--seed", "3"];
+        objects(&[&common, more].concat()).remove(0)["sampling"].clone()
+    };
+    for (text, temperature, top_k) in [
+        (r#"{"do_sample": false, "temperature": 0.7, "top_k": 9}"#, 0.0, 9),
+        (r#"{"temperature": 0.5, "top_k": 9}"#, 0.5, 9),
+        (r#"{"temperature": 0.0}"#, 0.0, 0),
+        ("{}", 1.0, 0),
+    ] {
+        fs::write(&generation, text).unwrap();
+        let found = sampling(&["--sample"]);
+        assert_eq!((&found["temperature"], &found["top_k"]), (&json!(temperature), &json!(top_k)), "{text}");
+        assert_eq!(sampling(&["--sample", "--temperature", "0.25"])["temperature"], 0.25);
+        let found = sampling(&[]);
+        assert_eq!((&found["temperature"], &found["top_k"]), (&json!(0.0), &json!(0)), "{text}");
+    }
+    for small in ["1e-20", "1e-50", "1e-400"] {
+        fs::write(&generation, format!(r#"{{"temperature": {small}}}"#)).unwrap();
+        let words = ["generation_config.json", &format!("`temperature` is {small}")[..], "expected 0"];
+        refuses(&mut run(&[path, "-p", "x", "--sample"]), 2, &words);
+        refuses(paceline().args(["chat", path]), 2, &words);
+        refuses(paceline().args(["serve", path, "--port", "0", "--log", "off"]), 2, &words);
+    }
+}
+
+#[test]
+fn lines_of_a_bench_say_how_they_are_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompts.jsonl");
+    let file = file.to_str().unwrap();
+    let bench = |more: &[&str]| {
+        let mut command = paceline();
+        command.args(["bench", "--json", "--rounds", "1", "-n", "5", "--prompts-file", file]).args(more);
+        command
+    };
+    let lines = [
+        format!(r#"{{"prompt": "{FOX}"}}"#),
+        format!(r#"{{"prompt": "{FOX}", "n": 9, "temperature": 1.2, "seed": 7}}"#),
+        format!(r#"{{"prompt": "{FOX}", "n": 3, "temperature": 1.3}}"#),
+    ];
+    fs::write(file, lines.join("\n")).unwrap();
+    let answers = stdout(&mut bench(&["--draft", "tiny", "--draft-tokens", "2"]));
+    let answers: Vec<Value> = answers.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(answers.len(), 6);
+    let ids = |prompt: usize, drafted: usize| answers[2 * prompt + drafted]["token_ids"].clone();
+    for drafted in [0, 1] {
+        assert_eq!(ids(0, drafted), fox(&["-n", "5"])["token_ids"]);
+        assert_eq!(ids(1, drafted), fox(&["-n", "9", "--temperature", "1.2", "--seed", "7"])["token_ids"]);
+        assert_eq!(ids(2, drafted).as_array().unwrap().len(), 3);
+    }
+    fs::write(file, "\n{\"prompt\": \"a\", \"top_p\": 2}").unwrap();
+    refuses(&mut bench(&[]), 2, &["prompts.jsonl: line 2: top_p is 2"]);
+    refuses(
+        &mut bench(&["--draft", "tiny", "--draft-confidence", "-0.1,0.2"]),
+        2,
+        &["from 0 that is below 1"],
+    );
+    refuses(&mut bench(&["--draft", "tiny", "--draft-tokens", "-1,2"]), 2, &["a whole number or `auto`"]);
 }
 
 #[test]

@@ -91,8 +91,12 @@ fn what_can_not_be_served_is_refused() {
         command
     };
     refuses(&mut serve(&["/nonexistent"]), 2, &["/nonexistent"]);
-    refuses(&mut serve(&["--port", "70000"]), 2, &["--port"]);
-    refuses(&mut serve(&["--max-running", "0"]), 2, &["--max-running", "1..=1024"]);
+    refuses(&mut serve(&["--port", "70000"]), 2, &["--port", "expected a whole number from 0 to 65535"]);
+    refuses(
+        &mut serve(&["--max-running", "0"]),
+        2,
+        &["--max-running", "expected a whole number from 1 to 1024"],
+    );
     refuses(&mut serve(&["--api-key", "a b"]), 2, &["--api-key", "visible"]);
     refuses(&mut serve(&["--draft-tokens", "3"]), 2, &["--draft"]);
     refuses(&mut serve(&["--config", "/nonexistent.toml"]), 2, &["/nonexistent.toml"]);
