@@ -119,7 +119,9 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let entrance = self.entrance.get_mut().unwrap_or_else(PoisonError::into_inner);
         let _ = entrance.1.send(Command::Stop);
-        if let Some(thread) = self.thread.take() {
+        // A listener may hold the last handle, which is then dropped on the engine's own thread: nobody waits for that one.
+        let own = |thread: &JoinHandle<()>| thread.thread().id() == thread::current().id();
+        if let Some(thread) = self.thread.take_if(|thread| !own(thread)) {
             // A panic of the engine was told to each request as an ended queue; there is nobody left to tell.
             let _ = thread.join();
         }

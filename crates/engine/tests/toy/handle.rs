@@ -66,6 +66,38 @@ fn a_stopped_engine_ends_every_stream() {
     }
 }
 
+/// Says when it is dropped whether its thread panics.
+struct Witness(mpsc::Sender<bool>);
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        let _ = self.0.send(thread::panicking());
+    }
+}
+
+#[test]
+fn a_listener_may_hold_the_last_handle() {
+    let model = ToyModel::default();
+    let handle = handle(&model);
+    let (begun, events) = mpsc::channel();
+    let (goes_on, gate) = mpsc::channel::<()>();
+    let (ended, ends) = mpsc::channel();
+    let listener = {
+        // Dropped in this order.
+        let held = (handle.clone(), Witness(ended));
+        move |_: Drain<'_, Event>| {
+            let _held = &held;
+            // The engine waits here until nobody else has a handle.
+            let _ = (begun.send(()), gate.recv());
+        }
+    };
+    let ticket = handle.submit_to(Request::new(model.prompt(10, 1), 100), listener).unwrap();
+    events.recv().unwrap();
+    drop((ticket, handle));
+    drop(goes_on);
+    assert_eq!(ends.recv(), Ok(false), "the engine's thread ends in order");
+}
+
 #[test]
 fn the_status_tells_of_work_and_its_end() {
     let model = ToyModel::default();
