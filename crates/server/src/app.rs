@@ -16,7 +16,8 @@ const MAX_UNKNOWN: usize = 100;
 /// State of a server.
 pub(crate) struct App {
     pub(crate) settings: Settings,
-    pub(crate) metrics: Metrics,
+    /// Shared with the engine's thread, which must not own the engine by what it counts in.
+    pub(crate) metrics: Arc<Metrics>,
     served: OnceLock<Served>,
     ending: AtomicBool,
     /// The engine has stopped by itself.
@@ -53,7 +54,7 @@ impl App {
     pub(crate) fn new(settings: Settings) -> Self {
         Self {
             settings,
-            metrics: Metrics::default(),
+            metrics: Arc::default(),
             served: OnceLock::new(),
             ending: AtomicBool::new(false),
             broken: Notify::new(),

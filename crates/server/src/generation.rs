@@ -21,6 +21,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::app::{App, Served};
 use crate::error::ApiError;
+use crate::metrics::Metrics;
 use crate::timings::Timings;
 
 /// Rounds of one output that may wait for a reader.
@@ -91,7 +92,7 @@ struct Progress {
 
 /// Hears the events of one output, on the engine's thread.
 struct Listener {
-    app: Arc<App>,
+    metrics: Arc<Metrics>,
     index: usize,
     delivery: Delivery,
     n_prompt: usize,
@@ -115,7 +116,7 @@ impl Listener {
         let last = self.events.last();
         if let Some(Event::Finished(finished)) = last {
             self.has_finished = true;
-            self.app.metrics.finished(finished.reason.as_str(), finished.usage, self.started.elapsed());
+            self.metrics.finished(finished.reason.as_str(), finished.usage, self.started.elapsed());
         }
         let has_ended = matches!(last, Some(Event::Finished(_) | Event::Failed(_)));
         if has_ended || (self.delivery == Delivery::Rounds && is_due(self.passed_on, now)) {
@@ -129,7 +130,7 @@ impl Listener {
         if n_tokens == 0 {
             return;
         }
-        let (progress, metrics) = (&mut self.progress, &self.app.metrics);
+        let (progress, metrics) = (&mut self.progress, &self.metrics);
         let pause = now.duration_since(progress.last_token);
         if progress.first_token.is_none() {
             progress.first_token = Some(now);
@@ -161,7 +162,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         if !self.has_finished {
             let usage = Usage { prompt_tokens: self.n_prompt, completion_tokens: self.progress.n_tokens };
-            self.app.metrics.finished("abort", usage, self.started.elapsed());
+            self.metrics.finished("abort", usage, self.started.elapsed());
         }
     }
 }
@@ -201,7 +202,7 @@ impl Generation {
             let first = index.checked_sub(request.choice as usize).and_then(|at| outputs.get(at));
             request.same_prompt_as = first.and_then(|first| first.ticket.as_ref()).map(Ticket::id);
             let mut listener = Listener {
-                app: Arc::clone(app),
+                metrics: Arc::clone(&app.metrics),
                 index,
                 delivery,
                 n_prompt: request.prompt.len(),
