@@ -1,13 +1,13 @@
 //! An HTTP client that does what a test says, also what no decent client would.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use serde_json::Value;
 
-/// Longer than anything here takes: a test fails instead of hanging.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Longer than anything here takes on the slowest machine: a test fails instead of hanging.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What a server answered.
 #[derive(Debug)]
@@ -68,6 +68,7 @@ impl Open {
     pub(crate) fn raw(address: SocketAddr, bytes: &[u8]) -> Self {
         let mut stream = TcpStream::connect(address).expect("the server listens");
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
         // A server that has heard enough may close before all is written.
         let _ = stream.write_all(bytes);
         Self { stream }
@@ -94,6 +95,27 @@ impl Open {
             }
         }
         got
+    }
+
+    /// Reads one answer that says how long it is, and keeps the connection.
+    pub(crate) fn next_answer(&mut self) -> Answer {
+        let mut bytes = Vec::new();
+        loop {
+            let more = self.read_some(1);
+            assert!(!more.is_empty(), "the end, after {}", String::from_utf8_lossy(&bytes));
+            bytes.extend(more);
+            let Some(answer) = parse(&bytes) else { continue };
+            let length: usize = answer.header("content-length").expect("a length").parse().expect("a number");
+            if answer.body.len() >= length {
+                assert_eq!(answer.body.len(), length, "nothing else was asked for");
+                return answer;
+            }
+        }
+    }
+
+    /// Says that nothing more comes from here. The server may have closed the connection before.
+    pub(crate) fn end_request(&self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
     }
 
     /// Reads the whole answer; `None` if the connection ends without one.

@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::client::{JSON, Open, post};
-use crate::setup::{Running, Setup, shared, user};
+use crate::gate::held;
+use crate::setup::{Running, Setup, shared, user, wait_until};
 
 const STORY: &str = "Tell me a short story about a fox.";
 
@@ -25,20 +26,21 @@ fn content(chunks: &[Value]) -> String {
 
 #[test]
 fn a_disconnect_gives_slot_and_blocks_back() {
-    let server = Setup { slots: 2, ..Setup::default() }.start();
+    let server = Setup { slots: 2, held: Some(held!()), ..Setup::default() }.start();
     let before = server.status();
-    for i in 0..12 {
+    let ask = |i| {
         let body =
             json!({"messages": user(STORY), "max_tokens": 400, "stream": i % 2 == 0, "ignore_eos": true});
-        let mut open =
-            Open::request(server.address, "POST", "/v1/chat/completions", JSON, body.to_string().as_bytes());
-        if i % 2 == 0 {
-            open.read_some(200);
-        }
-    }
+        Open::request(server.address, "POST", "/v1/chat/completions", JSON, body.to_string().as_bytes())
+    };
+    let open: Vec<_> = (0..12).map(ask).collect();
+    wait_until("all have begun", || server.taken(), |taken| *taken == 12.0);
+    drop(open);
+    wait_until("all are given up", || server.taken(), |taken| *taken == 0.0);
+    server.gate().open();
+    server.chat(&json!({"messages": user("Hi"), "max_tokens": 2})).ok();
     server.settles(&before);
     assert!(server.metric("vllm:generation_tokens_total") < 12.0 * 400.0, "they ran to their ends");
-    server.chat(&json!({"messages": user("Hi"), "max_tokens": 2})).ok();
 }
 
 #[test]
@@ -61,7 +63,7 @@ fn the_usage_chunk_comes_once_and_after_the_last_text() {
 
 #[test]
 fn done_follows_an_error() {
-    let mut setup = Setup::default();
+    let mut setup = Setup { held: Some(held!()), ..Setup::default() };
     setup.settings.answer_time = Some(Duration::from_millis(30));
     let server = setup.start();
     let before = server.status();
@@ -69,6 +71,7 @@ fn done_follows_an_error() {
     let chunks = stream(&server, &body);
     assert_eq!(chunks.last().unwrap()["error"]["code"], "timeout");
     server.chat(&body).error(504);
+    server.gate().open();
     server.settles(&before);
 }
 

@@ -6,11 +6,14 @@ use std::thread;
 use serde_json::json;
 
 use crate::client::{JSON, Open, post};
-use crate::setup::{Dice, Running, Setup, user};
+use crate::gate::held;
+use crate::setup::{Dice, Running, Setup, user, wait_until};
 
-/// Some hundred requests from several threads: answered, cut off by their clients at any moment, or refused for lack of room.
+/// Some hundred requests from several threads: answered, cut off by their clients at any moment, or refused for lack of room. There
+/// are more clients than places, and the engine goes on when some were refused.
 fn storm(server: &Running, seed: u64) -> [u64; 3] {
     let counts = [const { AtomicU64::new(0) }; 3];
+    server.gate().close();
     thread::scope(|scope| {
         for client in 0..12 {
             let counts = &counts;
@@ -43,13 +46,16 @@ fn storm(server: &Running, seed: u64) -> [u64; 3] {
                 }
             });
         }
+        let refused = || counts[2].load(Ordering::Relaxed);
+        wait_until("some are refused", refused, |refused| *refused > 5);
+        server.gate().open();
     });
     counts.map(AtomicU64::into_inner)
 }
 
 #[test]
 fn a_storm_leaves_nothing_behind() {
-    let mut setup = Setup { slots: 4, ..Setup::default() };
+    let mut setup = Setup { slots: 4, held: Some(held!()), ..Setup::default() };
     setup.settings.queue = 6;
     let server = Setup { kv_memory: Some(setup.least_memory() * 3 / 2), ..setup }.start();
     let before = server.status();

@@ -5,6 +5,7 @@ mod bad_requests;
 mod client;
 mod description;
 mod field_bugs;
+mod gate;
 mod limits;
 mod load;
 mod same_text;

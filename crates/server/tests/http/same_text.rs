@@ -7,7 +7,8 @@ use std::thread;
 use serde_json::{Value, json};
 
 use crate::client::{JSON, Open};
-use crate::setup::{Dice, Running, Setup, user};
+use crate::gate::held;
+use crate::setup::{Dice, Running, Setup, user, wait_until};
 
 const ASKS: [&str; 8] = [
     "Tell me a short story about a fox.",
@@ -179,8 +180,9 @@ fn asks(n: u64, seed: u64) -> Vec<Ask> {
     (0..n).map(|i| Ask::random(&mut dice, i)).collect()
 }
 
-/// Asks everything at once from several threads, whole and streamed and with clients that go away between, and compares.
-fn compare(server: &Running, asks: &[Ask], alone: &[Value], threads: usize) {
+/// Asks everything at once from several threads, whole and streamed and with clients that go away between, and compares. `all_ask`
+/// is called while they do.
+fn compare(server: &Running, asks: &[Ask], alone: &[Value], threads: usize, all_ask: impl FnOnce()) {
     let next = AtomicUsize::new(0);
     let wrong = Mutex::new(Vec::new());
     thread::scope(|scope| {
@@ -202,6 +204,7 @@ fn compare(server: &Running, asks: &[Ask], alone: &[Value], threads: usize) {
                 }
             });
         }
+        all_ask();
     });
     let wrong = wrong.into_inner().unwrap();
     assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong[0]);
@@ -215,7 +218,7 @@ fn sixty_four_random_requests_at_once_are_as_each_alone() {
     let alone: Vec<_> = asks.iter().map(|ask| ask.whole(&server)).collect();
     let drafted = server.status().drafts;
     assert!(drafted.accepted > 100 && drafted.accepted < drafted.drafted, "{drafted:?}");
-    compare(&server, &asks, &alone, 24);
+    compare(&server, &asks, &alone, 24, || ());
     server.settles(&before);
 }
 
@@ -231,9 +234,12 @@ fn preemption_changes_no_answer() {
     assert_eq!(roomy.status().preemptions, 0);
     // Little more than one sequence needs: sequences that grow take each other's blocks.
     let tight = Setup::default();
-    let tight = Setup { kv_memory: Some(tight.least_memory() * 5 / 4), ..tight }.start();
+    let tight = Setup { kv_memory: Some(tight.least_memory() * 5 / 4), held: Some(held!()), ..tight }.start();
     let before = tight.status();
-    compare(&tight, &asks, &alone, 16);
+    compare(&tight, &asks, &alone, 16, || {
+        wait_until("there is a crowd", || tight.taken(), |taken| *taken >= 16.0);
+        tight.gate().open();
+    });
     let after = tight.status();
     assert!(after.preemptions > 10, "only {} preemptions: the memory is not tight", after.preemptions);
     tight.settles(&before);

@@ -1,5 +1,6 @@
 //! Servers of the tiny model.
 
+use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -15,6 +16,7 @@ use paceline_testkit::paths::asset;
 use serde_json::{Value, json};
 
 use crate::client::{Answer, get, post};
+use crate::gate::{Gate, Held};
 
 /// How a server of the tiny model is made.
 #[derive(Clone, Debug)]
@@ -25,12 +27,14 @@ pub(crate) struct Setup {
     pub(crate) drafts: Option<Option<usize>>,
     pub(crate) kv_memory: Option<u64>,
     pub(crate) settings: Settings,
+    /// Holds the engine.
+    pub(crate) held: Option<Held>,
 }
 
 impl Default for Setup {
     fn default() -> Self {
         let settings = Settings { queue: 200, ..Settings::default() };
-        Self { context: 512, slots: 8, drafts: Some(Some(4)), kv_memory: None, settings }
+        Self { context: 512, slots: 8, drafts: Some(Some(4)), kv_memory: None, settings, held: None }
     }
 }
 
@@ -38,6 +42,7 @@ impl Default for Setup {
 pub(crate) struct Running {
     server: Option<Server>,
     pub(crate) address: SocketAddr,
+    gate: Option<&'static Gate>,
 }
 
 impl Setup {
@@ -67,7 +72,11 @@ impl Setup {
             tokenizer: Some(Arc::clone(tokenizer)),
             progress: &mut |_, _| {},
         };
-        paceline::load(folder, options).unwrap()
+        let mut engine = paceline::load(folder, options).unwrap();
+        if let Some(held) = self.held {
+            engine.set_clock(held.clock);
+        }
+        engine
     }
 
     /// Bytes of K/V that one sequence at full context needs.
@@ -84,7 +93,7 @@ impl Setup {
     /// A server that has no model yet.
     pub(crate) fn listen(&self) -> Running {
         let server = Server::start("127.0.0.1", 0, self.settings.clone()).unwrap();
-        Running { address: server.address(), server: Some(server) }
+        Running { address: server.address(), server: Some(server), gate: self.held.map(|held| held.gate) }
     }
 
     /// The model for it.
@@ -119,6 +128,16 @@ impl Running {
         self.server.take().expect("it runs").stop(drain);
     }
 
+    /// What holds the engine.
+    pub(crate) fn gate(&self) -> &'static Gate {
+        self.gate.expect("a setup that is held")
+    }
+
+    /// Places that somebody has. One is taken before the engine knows of an output, and given back when the server is done with it.
+    pub(crate) fn taken(&self) -> f64 {
+        self.metric("paceline:places") - self.metric("paceline:free_places")
+    }
+
     pub(crate) fn chat(&self, body: &Value) -> Answer {
         post(self.address, "/v1/chat/completions", body)
     }
@@ -140,32 +159,38 @@ impl Running {
     pub(crate) fn settles(&self, before: &EngineStatus) {
         let left = || {
             // Places first: one is taken before the engine knows of an output, and given back before it is out of the engine.
-            let taken = self.metric("paceline:places") - self.metric("paceline:free_places");
+            let taken = self.taken();
             let status = self.status();
             (taken, status.running, status.waiting, status.free_slots, status.kv_blocks)
         };
         let nothing = (0.0, 0, 0, before.free_slots, before.kv_blocks.clone());
-        wait_until("the server settles", || left() == nothing);
+        wait_until("the server settles", left, |left| *left == nothing);
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
+        if let Some(gate) = self.gate {
+            gate.open();
+        }
         if let Some(server) = self.server.take() {
             server.stop(Duration::ZERO);
         }
     }
 }
 
-/// Waits for something that other threads bring about.
-pub(crate) fn wait_until(what: &str, done: impl Fn() -> bool) {
+/// Waits for something that other threads bring about: until what `look` sees is `enough`. Counts its looks and not the time, so
+/// that it waits longer where it gets little of the machine.
+pub(crate) fn wait_until<T: Debug>(what: &str, look: impl Fn() -> T, enough: impl Fn(&T) -> bool) {
+    let mut seen = look();
     for _ in 0..60_000 {
-        if done() {
+        if enough(&seen) {
             return;
         }
         thread::sleep(Duration::from_millis(1));
+        seen = look();
     }
-    panic!("not within a minute: {what}");
+    panic!("not within a minute: {what}; the last look saw {seen:?}");
 }
 
 /// A server for tests that leave it as it was.
