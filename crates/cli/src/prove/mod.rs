@@ -81,7 +81,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         activation: args.machine.activations.into(),
         inexact: args.machine.weights.inexact(),
         n: args.n,
-        limit: Duration::from_secs(60 * args.minutes as u64),
+        limit: Duration::from_secs((args.minutes as u64).saturating_mul(60)),
         extent: Extent { thorough: args.thorough, prompt_tokens: args.prompt_tokens },
         ops: args.ops,
         sampling,
