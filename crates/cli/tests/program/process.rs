@@ -20,7 +20,7 @@ pub(crate) fn oracle(name: &str) -> PathBuf {
 /// The program, without what the caller's environment could change, and without a network.
 pub(crate) fn paceline() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
-    command.env_remove("PACELINE_ISA");
+    command.env_remove("PACELINE_ISA").env_remove("PACELINE_API_KEY");
     command.env("HF_HUB_OFFLINE", "1").env("HF_HOME", "/nonexistent");
     for variable in ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_ENDPOINT", "HF_TOKEN_PATH"] {
         command.env_remove(variable);
