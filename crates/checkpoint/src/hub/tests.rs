@@ -53,7 +53,8 @@ impl Setup {
             token: None,
             offline: false,
             use_proxy: false,
-            silence: Duration::from_secs(20),
+            // Longer than anything here is kept waiting: who is cut off too early asks again, and requests are counted.
+            silence: Duration::from_secs(300),
         };
         Setup { hub, store, dir, settings, waits: Arc::default(), events: RefCell::default() }
     }
