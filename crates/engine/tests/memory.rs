@@ -4,9 +4,11 @@
 use paceline::{Request, Sizes};
 use paceline_testkit::{Nasty, ToyDrafter, ToyModel, toy_engine};
 
-fn resident_bytes() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");
-    statm.split_whitespace().nth(1).expect("resident pages").parse::<usize>().expect("a number") * 4096
+/// Bytes that this process has for its data: not what of it is resident, which the system takes and gives as it likes.
+fn data_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmData:")).expect("it is among the lines");
+    line.trim().strip_suffix(" kB").expect("in this unit").parse::<usize>().expect("a number") << 10
 }
 
 #[test]
@@ -20,7 +22,7 @@ fn a_thousand_requests_leave_nothing_behind() {
                 let completion = engine.generate(Request::new(model.prompt(60, i), 30)).expect("it fits");
                 assert_eq!(completion.token_ids.len(), 30);
             }
-            resident_bytes()
+            data_bytes()
         };
         let warm = run(100);
         let after = run(1000);
