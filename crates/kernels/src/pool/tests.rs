@@ -33,6 +33,16 @@ fn pieces_cover_uneven_slices() {
     }
 }
 
+/// Waits in one chunk until another thread is in the other one.
+fn meet(arrived: &AtomicUsize) {
+    arrived.fetch_add(1, Ordering::SeqCst);
+    let start = Instant::now();
+    while arrived.load(Ordering::SeqCst) < 2 {
+        assert!(start.elapsed() < Duration::from_secs(300), "nobody takes the other chunk");
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn workers_take_part_and_wake_from_parking() {
     let mut team = Team::new(2).unwrap();
@@ -43,10 +53,7 @@ fn workers_take_part_and_wake_from_parking() {
         }
         let arrived = AtomicUsize::new(0);
         team.run(2, |_, _| {
-            arrived.fetch_add(1, Ordering::SeqCst);
-            while arrived.load(Ordering::SeqCst) < 2 {
-                std::thread::yield_now();
-            }
+            meet(&arrived);
         });
     }
 }
@@ -57,10 +64,7 @@ fn the_caller_parks_until_a_long_chunk_is_done() {
     let arrived = AtomicUsize::new(0);
     let finished = AtomicUsize::new(0);
     team.run(2, |thread, _| {
-        arrived.fetch_add(1, Ordering::SeqCst);
-        while arrived.load(Ordering::SeqCst) < 2 {
-            std::thread::yield_now();
-        }
+        meet(&arrived);
         if thread == 1 {
             std::thread::sleep(SPIN * 100);
         }
