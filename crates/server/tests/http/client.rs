@@ -54,7 +54,8 @@ impl Answer {
             let data = event.strip_prefix("data: ").unwrap_or_else(|| panic!("no data: {event}"));
             serde_json::from_str(data).unwrap_or_else(|error| panic!("{error}: {data}"))
         };
-        chunks.iter().map(chunk).collect()
+        // After a silence a comment says that the stream is still there.
+        chunks.iter().filter(|event| !event.starts_with(':')).map(chunk).collect()
     }
 }
 
