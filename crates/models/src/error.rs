@@ -71,18 +71,20 @@ pub enum ModelError {
     },
     /// An assistant with K/V weights.
     #[error(
-        "tensor `{tensor}` does not belong into an assistant, whose layers read their target's K/V: the checkpoint does not fit its config"
+        "{file}: tensor `{tensor}` does not belong into an assistant, whose layers read their target's K/V: the checkpoint does not fit its config"
     )]
     StrayTensor {
+        /// Where it is.
+        file: PathBuf,
         /// The tensor.
         tensor: String,
     },
-    /// Fields of a config that do not fit together.
+    /// Fields of a config, or values of a tensor, that do not fit together.
     #[error("{file}: {what}: expected {expected}, found {found}")]
     Inconsistent {
-        /// The config.
+        /// The config, or the file of the tensor.
         file: PathBuf,
-        /// The fields.
+        /// The fields, or the tensor.
         what: String,
         /// What would fit.
         expected: String,

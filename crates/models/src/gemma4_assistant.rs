@@ -157,7 +157,8 @@ impl AssistantConfig {
                 LayerKind::Full => ("full_attention", target.full),
             };
             let Some(export) = export else {
-                return Err(mismatch("layer_types", format!("no {kind} layers"), format!("a {kind} layer")));
+                let expected = format!("no {kind} layers, having no K/V of them for drafters");
+                return Err(mismatch("layer_types", expected, format!("a {kind} layer")));
             };
             let shape = |kv_heads, head_dim| format!("{kv_heads} K/V heads of {head_dim} in {kind} layers");
             let (expected, found) =
@@ -167,8 +168,12 @@ impl AssistantConfig {
             }
             let window = (layer.kind == LayerKind::Sliding).then_some(self.sliding_window);
             if export.spec.window != window {
-                let text = |window: Option<usize>| format!("{window:?}");
+                let text = |window: Option<usize>| window.map_or("none".to_owned(), |keys| keys.to_string());
                 return Err(mismatch("sliding_window", text(export.spec.window), text(window)));
+            }
+            if export.value_is_key != layer.value_is_key {
+                let [expected, found] = [export.value_is_key, layer.value_is_key].map(|is| is.to_string());
+                return Err(mismatch("attention_k_eq_v", expected, found));
             }
             sources.push(export);
         }
@@ -251,7 +256,7 @@ impl Gemma4Assistant {
         let pre_projection = from.linear("pre_projection.weight", h, 2 * b)?;
         let post_projection = from.linear("post_projection.weight", b, h)?;
         let final_norm = from.vector("norm.weight", h)?;
-        let head = load_head(&mut from, raw, &config, n_slots)?;
+        let head = load_head(&mut from, &config, n_slots)?;
         from.tensors.finish()?;
         let mut buffer = |width: usize| from.backend.buffer(n_slots, width);
         let [input, x, u, q, heads, h, inner, hidden] = config.buffer_widths();
@@ -366,8 +371,9 @@ fn load_layer(
     let name = |part: &str| format!("layers.{i}.{part}");
     for stray in ["k_proj.weight", "v_proj.weight", "k_norm.weight", "v_norm.weight"] {
         let stray = name(&format!("self_attn.{stray}"));
-        if from.tensors.names().any(|name| name == stray) {
-            return Err(ModelError::StrayTensor { tensor: stray });
+        if let Some(tensor) = from.tensors.get(&stray) {
+            let (file, tensor) = (tensor.file().to_path_buf(), tensor.name().to_owned());
+            return Err(ModelError::StrayTensor { file, tensor });
         }
     }
     let gate = from.rows(&name("mlp.gate_proj.weight"), &[wide, h])?;
@@ -390,7 +396,6 @@ fn load_layer(
 
 fn load_head(
     from: &mut WeightLoader<'_>,
-    raw: &RawConfig,
     config: &AssistantConfig,
     n_slots: usize,
 ) -> Result<Head, ModelError> {
@@ -411,12 +416,13 @@ fn load_head(
         return Ok(Head::Dense { w, logits: from.backend.buffer(n_slots, logits)? });
     };
     let centroids = from.linear("masked_embedding.centroids.weight", n_clusters, h)?;
-    let order = from.tensors.take_flat("masked_embedding.token_ordering", v)?.to_i64()?;
-    let order = permutation(&order).ok_or_else(|| ModelError::Inconsistent {
-        file: raw.file().to_path_buf(),
+    let order = from.tensors.take_flat("masked_embedding.token_ordering", v)?;
+    let file = order.file().to_path_buf();
+    let order = permutation(&order.to_i64()?).map_err(|found| ModelError::Inconsistent {
+        file,
         what: "tensor `masked_embedding.token_ordering`".to_owned(),
         expected: format!("each of the {v} token ids once"),
-        found: "ids out of range or twice".to_owned(),
+        found,
     })?;
     let packed = from.backend.cluster_head(&head as &dyn RowSource, &order, n_clusters)?;
     head.release();
@@ -429,12 +435,16 @@ fn load_head(
     })
 }
 
-/// The ids as `u32`, if each number below their count occurs once.
-fn permutation(order: &[i64]) -> Option<Vec<u32>> {
+/// The ids as `u32`, if each number below their count occurs once; else the first that is out of place, in words.
+fn permutation(order: &[i64]) -> Result<Vec<u32>, String> {
     let mut seen = vec![false; order.len()];
-    let id = |&id: &i64| {
-        let seen = seen.get_mut(usize::try_from(id).ok()?)?;
-        (!std::mem::replace(seen, true)).then_some(id as u32)
+    let id = |(at, &id): (usize, &i64)| {
+        let seen = usize::try_from(id).ok().and_then(|id| seen.get_mut(id));
+        match seen.map(|seen| std::mem::replace(seen, true)) {
+            Some(false) => Ok(id as u32),
+            Some(true) => Err(format!("{id} again at element {at}")),
+            None => Err(format!("{id} at element {at}")),
+        }
     };
-    order.iter().map(id).collect()
+    order.iter().enumerate().map(id).collect()
 }

@@ -90,6 +90,8 @@ pub struct ExportLayer {
     pub kv: KvLayer,
     /// Shape of its group.
     pub spec: KvGroupSpec,
+    /// Its V is the key projection (`attention_k_eq_v`).
+    pub value_is_key: bool,
 }
 
 /// A K/V group that a drafter owns.

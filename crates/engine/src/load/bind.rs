@@ -122,8 +122,8 @@ impl<'a> ToBind<'a> {
             ToBind::Ngram(_) => NgramDrafter::DEFAULT_DRAFTS,
             ToBind::Prediction => PredictionDrafter::DEFAULT_DRAFTS,
             ToBind::Assistant(folder, config) => {
-                let suggested = folder.generation()?.num_assistant_tokens;
-                suggested.or(config.block_drafts).unwrap_or(AssistantDrafter::DEFAULT_DRAFTS)
+                let suggested = folder.generation()?.num_assistant_tokens.or(config.block_drafts);
+                suggested.unwrap_or(AssistantDrafter::DEFAULT_DRAFTS).min(MAX_DRAFTS)
             }
             ToBind::DFlash(_, config, _) => config.most_drafts().min(MAX_DRAFTS),
             ToBind::Model(..) => ModelDrafter::DEFAULT_DRAFTS,

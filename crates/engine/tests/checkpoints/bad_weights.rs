@@ -46,21 +46,28 @@ fn damaged_assistants_are_refused_by_name() {
         (Box::new(move |_, w| rename(w, ordering, "masked_embedding.token_orderinz")), &["token_ordering"]),
         (
             Box::new(move |_, w| bytes_of(w, ordering)[8..16].copy_from_slice(&7_i64.to_le_bytes())),
-            &["token_ordering", "each of the 320 token ids once"],
+            &["model.safetensors", "token_ordering", "each of the 320 token ids once", "7 again at element "],
         ),
         (
             Box::new(move |_, w| bytes_of(w, ordering)[..8].copy_from_slice(&(-1_i64).to_le_bytes())),
-            &["token_ordering", "out of range"],
+            &["model.safetensors", "token_ordering", "found -1 at element 0"],
         ),
         (
             Box::new(move |_, w| rename(w, q_proj, "model.layers.1.self_attn.k_proj.weight")),
-            &["self_attn.k_proj.weight", "does not belong into an assistant"],
+            &[
+                "model.safetensors",
+                "`model.layers.1.self_attn.k_proj.weight`",
+                "does not belong into an assistant",
+            ],
         ),
         (Box::new(move |_, w| fill(w, q_proj, NAN)), &["q_proj.weight", "finite"]),
         (Box::new(|c, _| c["num_centroids"] = 15.into()), &["num_centroids", "a divisor of vocab_size"]),
         (Box::new(|c, _| c["centroid_intermediate_top_k"] = 17.into()), &["centroid_intermediate_top_k"]),
         (Box::new(|c, _| c["backbone_hidden_size"] = 96.into()), &["backbone_hidden_size", "64", "96"]),
-        (Box::new(|c, _| c["text_config"]["sliding_window"] = 32.into()), &["sliding_window", "16", "32"]),
+        (
+            Box::new(|c, _| c["text_config"]["sliding_window"] = 32.into()),
+            &["sliding_window", "needs 16,", "has 32"],
+        ),
         (
             Box::new(|c, _| c["text_config"]["num_kv_shared_layers"] = 2.into()),
             &["num_kv_shared_layers", "4"],
@@ -76,6 +83,39 @@ fn damaged_assistants_are_refused_by_name() {
             assert!(error.contains(word), "no {word:?} in: {error}");
         }
     }
+}
+
+/// An assistant that takes V for the key projection belongs to another target, even where all shapes are the same.
+#[test]
+fn an_assistant_for_another_kind_of_values_is_refused() {
+    for (name, needs, has) in [("gemma4_e", "false", "true"), ("gemma4_dense", "true", "false")] {
+        let target = ModelFolder::open(&oracle(name)).unwrap();
+        let of = |value_is_key: bool| {
+            changed(&oracle(&format!("{name}_assistant")), |config, _| {
+                let text = &mut config["text_config"];
+                text["attention_k_eq_v"] = value_is_key.into();
+                // As the other form of configs would have it.
+                text["num_global_key_value_heads"] = 1.into();
+            })
+        };
+        assert!(pair(&target, Some(&of(needs == "true")), 3).is_ok(), "{name}");
+        let error = pair(&target, Some(&of(has == "true")), 3).err().expect("it was loaded");
+        let message = format!("attention_k_eq_v: the target needs {needs}, the drafter has {has}");
+        assert!(error.contains(&message), "{error}");
+    }
+}
+
+/// A checkpoint may suggest more drafts than a round can have: nobody asked for that number.
+#[test]
+fn a_suggestion_beyond_all_rounds_is_cut() {
+    let assistant = assistant(|config, _| config["block_size"] = 101.into());
+    let progress = &mut |_, _| {};
+    let target = target();
+    let mut options = options(&target, Some(&assistant), sizes(80, 1, 64, 0), Activation::Bf16, progress);
+    options.draft.as_mut().unwrap().tokens_per_round = None;
+    let completion = completion(&mut load(&target, options).unwrap()).unwrap();
+    // 29 tokens are left behind the first, of which the last is never drafted.
+    assert_eq!(draft(&completion).accepted_by_position.len(), 28);
 }
 
 #[test]

@@ -268,9 +268,17 @@ fn a_drafter_with_a_vocabulary_of_its_own_drafts_tokens_of_the_target() {
             }
         }
     }
-    for wrong in [offsets(|j| j + 2), offsets(|j| -j), offsets(|_| i64::MAX)] {
+    for (wrong, found) in [
+        (offsets(|j| j + 2), "161 at element 159".to_owned()),
+        (offsets(|j| -j), "-1 at element 1".to_owned()),
+        (offsets(|j| if j == 0 { -1 } else { j }), "-1 at element 0".to_owned()),
+        (offsets(|_| i64::MAX), format!("{} at element 0", i64::MAX)),
+    ] {
         let message = refusal(&target(), &reduced(wrong), "a wrong d2t");
-        assert!(message.contains("`d2t`") && message.contains("ascending ids below 320"), "{message}");
+        let words = format!(
+            "model.safetensors: tensor `d2t`: expected offsets that lead to ascending ids below 320, found {found}"
+        );
+        assert!(message.contains(&words), "{message}");
     }
 }
 

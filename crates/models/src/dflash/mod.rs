@@ -148,7 +148,7 @@ impl DFlash {
         let kv_parts: Vec<&TensorRows> = kv_parts.iter().collect();
         let kv_projection = from.matrix(&kv_parts, MatrixLayout::Plain)?;
         let final_norm = from.vector("norm.weight", h)?;
-        let (embedding, w, tokens) = embedding_and_head(&mut from, raw, &config, target)?;
+        let (embedding, w, tokens) = embedding_and_head(&mut from, &config, target)?;
         from.tensors.finish()?;
         let mut context = |width| from.backend.buffer(room.tapped_rows, width);
         let [fused, normed, kv] = config.context_widths();
@@ -358,7 +358,6 @@ fn load_layer(
 /// The target's table and head, or those that the file carries; and the tokens of a head that has fewer than the vocabulary.
 fn embedding_and_head(
     from: &mut WeightLoader<'_>,
-    raw: &RawConfig,
     c: &DFlashConfig,
     target: &Exports,
 ) -> Result<(Table, Matrix, Option<Vector>), ModelError> {
@@ -380,18 +379,26 @@ fn embedding_and_head(
     let head = from.linear("lm_head.weight", n_tokens, c.hidden_size)?;
     // Which tokens of the vocabulary have a logit: `d2t` says it already.
     from.tensors.discard("t2d");
-    let offsets = from.tensors.take_flat("d2t", n_tokens)?.to_i64()?;
-    let token = |(j, offset): (usize, &i64)| {
-        let token = usize::try_from(j as i64 + offset).ok().filter(|&token| token < c.vocab_size);
-        token.map(|token| token as f32)
-    };
-    let tokens: Option<Vec<f32>> = offsets.iter().enumerate().map(token).collect();
-    let ascending = tokens.filter(|tokens| tokens.is_sorted_by(|a, b| a < b));
-    let tokens = ascending.ok_or_else(|| ModelError::Inconsistent {
-        file: raw.file().to_path_buf(),
+    let offsets = from.tensors.take_flat("d2t", n_tokens)?;
+    let file = offsets.file().to_path_buf();
+    let tokens = ascending(&offsets.to_i64()?, c.vocab_size).map_err(|found| ModelError::Inconsistent {
+        file,
         what: "tensor `d2t`".to_owned(),
         expected: format!("offsets that lead to ascending ids below {}", c.vocab_size),
-        found: "others".to_owned(),
+        found,
     })?;
     Ok((embedding, head, Some(from.backend.vector(&tokens))))
+}
+
+/// The tokens that offsets from their own places lead to, each above the one before and below `vocab_size`; else the first offset that
+/// leads elsewhere, in words.
+fn ascending(offsets: &[i64], vocab_size: usize) -> Result<Vec<f32>, String> {
+    let mut least = 0;
+    let token = |(at, &offset): (usize, &i64)| {
+        let token = offset.checked_add(at as i64).and_then(|token| usize::try_from(token).ok());
+        let token = token.filter(|token| (least..vocab_size).contains(token));
+        least = token.map_or(least, |token| token + 1);
+        token.map(|token| token as f32).ok_or_else(|| format!("{offset} at element {at}"))
+    };
+    offsets.iter().enumerate().map(token).collect()
 }

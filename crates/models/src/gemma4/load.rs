@@ -54,7 +54,8 @@ pub(crate) fn load(
         let layer = config.export_layer(kind)?;
         let (group, place) = places[layer];
         let kv = KvLayer { group: kv_groups[group], layer: place as u32 };
-        Some(ExportLayer { kv, spec: specs[group] })
+        let value_is_key = config.layers[layer].value_is_key;
+        Some(ExportLayer { kv, spec: specs[group], value_is_key })
     };
     let exports = Exports {
         architecture: config.model_type.clone(),

@@ -109,7 +109,8 @@ fn exports(model: &ToyModel, layers: &[Layer], wanted: Buf) -> Exports {
         Layer::Attention { kv, owns: true } => Some(*kv),
         _ => None,
     });
-    let owned: Vec<_> = owned.zip(own_groups(model)).map(|(kv, spec)| ExportLayer { kv, spec }).collect();
+    let export = |(kv, spec)| ExportLayer { kv, spec, value_is_key: false };
+    let owned: Vec<_> = owned.zip(own_groups(model)).map(export).collect();
     let last =
         |sliding: bool| owned.iter().rev().find(|export| export.spec.window.is_some() == sliding).copied();
     Exports {
