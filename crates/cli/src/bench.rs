@@ -98,6 +98,8 @@ struct Answer {
     passes: u64,
     /// Where the time of all passes went.
     times: RoundTimes,
+    /// Why drafting did not happen or stopped, where it was asked for.
+    inactive: Option<String>,
 }
 
 impl Answer {
@@ -126,6 +128,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     for &way in &ways {
         answer(&mut engine, &requests[0], way)?; // warms up
     }
+    let mut said = Vec::new();
     for round in 0..args.rounds {
         for (index, request) in requests.iter().enumerate() {
             let mut text: Option<Vec<u32>> = None;
@@ -148,6 +151,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                     writeln!(out, "{object}").map_err(Failure::output)?;
                 }
                 line.add(&answer);
+                if let Some(reason) = answer.inactive.filter(|reason| !said.contains(reason)) {
+                    // A note that cannot be written changes nothing.
+                    let _ = writeln!(io::stderr(), "note: drafting is not active ({}): {reason}", way.name());
+                    said.push(reason);
+                }
                 if text.get_or_insert_with(|| answer.token_ids.clone()) != &answer.token_ids {
                     let name = way.name();
                     return Err(Failure::failed(format!(
@@ -224,13 +232,16 @@ fn answer(engine: &mut Engine, request: &Request, way: Way) -> Result<Answer, Fa
     let id = engine.submit(request).map_err(Failure::bad_input)?;
     let (mut token_ids, mut events) = (Vec::new(), Vec::new());
     let (start, before) = (Instant::now(), engine.times());
-    let (mut first, mut passes) = (None, 0);
+    let (mut first, mut passes, mut inactive) = (None, 0, None);
     while !engine.is_idle() {
         engine.step(&mut events).map_err(Failure::failed)?;
         passes += u64::from(first.is_some());
         for (_, event) in events.drain(..).filter(|(other, _)| *other == id) {
             match event {
                 Event::Token { id, .. } => token_ids.push(id.0),
+                Event::Finished(finished) if way != Way::Plain => {
+                    inactive = finished.draft.and_then(|draft| draft.inactive_reason);
+                }
                 Event::Failed(failed) => return Err(Failure::failed(failed)),
                 _ => {}
             }
@@ -241,7 +252,7 @@ fn answer(engine: &mut Engine, request: &Request, way: Way) -> Result<Answer, Fa
     }
     let first = first.ok_or_else(|| Failure::failed("a prompt was answered with nothing"))?;
     let times = engine.times() - before;
-    Ok(Answer { token_ids, first, decode: start.elapsed() - first, passes, times })
+    Ok(Answer { token_ids, first, decode: start.elapsed() - first, passes, times, inactive })
 }
 
 /// Draft, verify, choose and everything else.

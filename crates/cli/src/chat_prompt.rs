@@ -24,7 +24,9 @@ impl<'a> PromptEncoder<'a> {
     ) -> Result<Self, Failure> {
         let Some(tokenizer) = tokenizer else {
             let problem = no_tokenizer(folder);
-            return Err(Failure::bad_input(format!("{problem}; give the prompt with --token-ids")));
+            return Err(Failure::bad_input(format!(
+                "{problem}; give token ids: `token_ids` in lines of --prompts-file, or --token-ids of `paceline run`"
+            )));
         };
         let template = if raw { None } else { folder.chat_template()? };
         if !raw && template.is_none() {

@@ -1,6 +1,7 @@
 //! The program as a user runs it.
 
 mod bad_folder;
+mod bench;
 mod chat;
 mod check;
 mod documents;
