@@ -169,14 +169,17 @@ impl Output {
                 write(&format!("{line}\n"))
             }
             Form::TextOfSeveral => {
-                let text = self.completion.text.unwrap_or_else(|| joined(&self.completion.token_ids));
-                write(&format!("==> {} <==\n{}\n", self.wanted.place, text.trim_end_matches('\n')))
+                let text = self.completion.text.clone();
+                let text = text.unwrap_or_else(|| joined(&self.completion.token_ids));
+                write(&format!("==> {} <==\n{}\n", self.wanted.place, text.trim_end_matches('\n')))?;
+                self.note_drafting(&format!("{}: ", self.wanted.place));
+                Ok(())
             }
             Form::Text => {
                 if !self.completion.text.as_ref().is_some_and(|text| text.ends_with('\n')) {
                     write("\n")?;
                 }
-                self.note_drafting();
+                self.note_drafting("");
                 self.summarise(facts);
                 Ok(())
             }
@@ -187,11 +190,11 @@ impl Output {
         self.completion.finished.as_ref()?.draft.as_ref()
     }
 
-    /// Says why drafting that was asked for did not happen or stopped.
-    fn note_drafting(&self) {
+    /// Says why drafting that was asked for did not happen or stopped, `of` which output.
+    fn note_drafting(&self, of: &str) {
         for line in self.drafting().iter().flat_map(|draft| drafting_notes(draft)) {
             // A note that cannot be written changes nothing.
-            let _ = writeln!(io::stderr(), "note: {}", one_line(&line));
+            let _ = writeln!(io::stderr(), "note: {of}{}", one_line(&line));
         }
     }
 

@@ -370,6 +370,24 @@ fn drafting_changes_the_statistics_and_not_the_text() {
 }
 
 #[test]
+fn a_drafter_that_does_nothing_is_said_to_for_each_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompts.txt");
+    fs::write(&file, "Hello\nHi\n").unwrap();
+    let said = |words: &[&str]| {
+        let mut command = run(&["-n", "3", "--draft", "tiny", "--draft-tokens"]);
+        let output = command.args(words).output().unwrap();
+        assert!(output.status.success());
+        text(&output.stderr)
+    };
+    let file = file.to_str().unwrap();
+    let why = "drafting is not active: 0 drafts a round were asked for\n";
+    assert_eq!(said(&["0", "-p", "Hello"]), format!("note: {why}"));
+    assert_eq!(said(&["0", "--prompts-file", file]), format!("note: prompt 0: {why}note: prompt 1: {why}"));
+    assert_eq!(said(&["2", "-p", "Hello"]) + &said(&["2", "--prompts-file", file]), "");
+}
+
+#[test]
 fn more_drafts_than_a_drafter_has_and_odd_confidences_are_refused() {
     let drafted = |words: &[&str]| run(&[&["-p", FOX, "-n", "5", "--draft", "tiny-dflash"], words].concat());
     refuses(&mut drafted(&["--draft-tokens", "8"]), 2, &["8 drafts", "expected at most 7", "block_size"]);
