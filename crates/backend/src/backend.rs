@@ -46,7 +46,7 @@ pub enum BackendError {
 /// What a backend is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendInfo {
-    /// Kernel level or device: `scalar`, `avx2`, `avx512`, `amx`.
+    /// Kernel level or device: `scalar`, `avx2`, `avx512`, `avx512bf16`, `amx`.
     pub level: String,
     /// Threads that take part in an op.
     pub threads: usize,

@@ -19,13 +19,15 @@ pub enum Level {
     Avx2,
     /// AVX-512 F, BW, VL and DQ.
     Avx512,
+    /// AVX-512's dot products of pairs of bf16, beside everything of [`Level::Avx512`].
+    Avx512Bf16,
     /// AMX tiles with bf16, beside everything of [`Level::Avx512`].
     Amx,
 }
 
 impl Level {
     /// Every level, slowest first.
-    pub const ALL: [Level; 4] = [Level::Scalar, Level::Avx2, Level::Avx512, Level::Amx];
+    pub const ALL: [Level; 5] = [Level::Scalar, Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::Amx];
 
     /// The word for this level in `PACELINE_ISA` and in reports.
     pub fn name(self) -> &'static str {
@@ -33,6 +35,7 @@ impl Level {
             Level::Scalar => "scalar",
             Level::Avx2 => "avx2",
             Level::Avx512 => "avx512",
+            Level::Avx512Bf16 => "avx512bf16",
             Level::Amx => "amx",
         }
     }
@@ -58,7 +61,7 @@ impl FromStr for Level {
 #[non_exhaustive]
 pub enum IsaError {
     /// The word names no level.
-    #[error("`{word}` is not a CPU level; use one of scalar, avx2, avx512, amx")]
+    #[error("`{word}` is not a CPU level; use one of scalar, avx2, avx512, avx512bf16, amx")]
     UnknownLevel {
         /// What was given.
         word: String,
@@ -129,6 +132,18 @@ pub struct Avx2(());
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512(());
 
+/// Proof that this processor has [`Avx512`] and bf16 dot products that add in the order of the contract. Only an [`Isa`] makes one.
+#[derive(Clone, Copy, Debug)]
+pub struct Avx512Bf16(());
+
+impl Avx512Bf16 {
+    /// The level has all of AVX-512.
+    #[inline]
+    pub fn avx512(self) -> Avx512 {
+        Avx512(())
+    }
+}
+
 /// Proof that this process may use AMX tiles with bf16. Only an [`Isa`] makes one.
 #[derive(Clone, Copy, Debug)]
 pub struct Amx(());
@@ -180,6 +195,12 @@ impl Isa {
         (self.0 >= Level::Avx512).then_some(Avx512(()))
     }
 
+    /// Proof of dot products of bf16, at that level. (AMX does all that they would.)
+    #[inline]
+    pub fn avx512_bf16(self) -> Option<Avx512Bf16> {
+        (self.0 == Level::Avx512Bf16).then_some(Avx512Bf16(()))
+    }
+
     /// Proof of AMX, at that level.
     #[inline]
     pub fn amx(self) -> Option<Amx> {
@@ -197,6 +218,8 @@ pub fn available_levels() -> Vec<Isa> {
 struct Cpu {
     avx2: bool,
     avx512: bool,
+    /// Dot products of bf16 are there, and in order.
+    dots: bool,
     amx: Result<(), Missing>,
 }
 
@@ -214,6 +237,7 @@ impl Cpu {
             Level::Scalar => Ok(()),
             Level::Avx2 => has(self.avx2),
             Level::Avx512 => has(self.avx2 && self.avx512),
+            Level::Avx512Bf16 => has(self.avx2 && self.avx512 && self.dots),
             Level::Amx => has(self.avx2 && self.avx512).and(self.amx),
         };
         found.map(|()| Isa(level)).map_err(|reason| IsaError::Unavailable {
@@ -225,7 +249,8 @@ impl Cpu {
 
     fn best(&self) -> (Isa, Option<IsaNote>) {
         let chosen = match *self {
-            Cpu { avx2: true, avx512: true, amx: Ok(()) } => Level::Amx,
+            Cpu { avx2: true, avx512: true, amx: Ok(()), .. } => Level::Amx,
+            Cpu { avx2: true, avx512: true, dots: true, .. } => Level::Avx512Bf16,
             Cpu { avx2: true, avx512: true, .. } => Level::Avx512,
             Cpu { avx2: true, .. } => Level::Avx2,
             _ => Level::Scalar,
@@ -246,13 +271,57 @@ fn detect() -> Cpu {
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512dq"),
+        dots: is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bf16")
+            // SAFETY: both features were just seen.
+            && unsafe { dots_in_order() },
         amx: detect_amx(),
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 fn detect() -> Cpu {
-    Cpu { avx2: false, avx512: false, amx: Err(Missing::Instructions) }
+    Cpu { avx2: false, avx512: false, dots: false, amx: Err(Missing::Instructions) }
+}
+
+/// Whether `vdpbf16ps` does what the kernels need: an FMA of the upper halves, then one of the lower halves, each rounded to nearest
+/// even with subnormals flushed. Manuals say so; a processor that did it otherwise would change texts.
+///
+/// # Safety
+/// The processor has AVX-512 F and BF16.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bf16")]
+unsafe fn dots_in_order() -> bool {
+    use std::arch::x86_64::{__m512bh, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_storeu_ps};
+    const ONE: u32 = 0x3F80;
+    const BIG: u32 = 0x4B80; // 2^24
+    const MINUS_BIG: u32 = 0xCB80;
+    const SMALL: u32 = 0x1F80; // 2^-64
+    const MINUS_SMALL: u32 = 0xA000; // -2^-63
+    let pair = |high: u32, low: u32| high << 16 | low;
+    let subnormal = f32::MIN_POSITIVE / 16.0;
+    // Sum before, pairs of factors, sum after. In the other order the first two change places, with one rounding both are 1.
+    let cases = [
+        (1.0, pair(BIG, MINUS_BIG), pair(ONE, ONE), 0.0),
+        (1.0, pair(MINUS_BIG, BIG), pair(ONE, ONE), 1.0),
+        // 2^-126 - 2^-127 is flushed, and so is a subnormal sum before.
+        (f32::MIN_POSITIVE, pair(SMALL, 0), pair(MINUS_SMALL, 0), 0.0),
+        (subnormal, pair(0, 0), pair(ONE, ONE), 0.0),
+        // A product below all normal numbers is exact inside: 2^-126 + 2^-127.
+        (f32::MIN_POSITIVE, pair(SMALL, 0), pair(MINUS_SMALL ^ 0x8000, 0), 1.5 * f32::MIN_POSITIVE),
+    ];
+    let (mut sums, mut a, mut b) = ([0f32; 16], [0u32; 16], [0u32; 16]);
+    for (i, case) in cases.iter().enumerate() {
+        (sums[i], a[i], b[i]) = (case.0, case.1, case.2);
+    }
+    // SAFETY: the arrays hold 64 bytes, for which any bits are a value of these types.
+    unsafe {
+        let x = std::mem::transmute::<[u32; 16], __m512bh>(a);
+        let y = std::mem::transmute::<[u32; 16], __m512bh>(b);
+        let found = _mm512_dpbf16_ps(_mm512_loadu_ps(sums.as_ptr()), x, y);
+        _mm512_storeu_ps(sums.as_mut_ptr(), found);
+    }
+    cases.iter().zip(sums).all(|(case, found)| case.3.to_bits() == found.to_bits())
 }
 
 /// The processor's word (CPUID leaf 7: EDX bit 22 AMX-BF16, bit 24 AMX-TILE), then the kernel's: Linux hands the tile
@@ -326,12 +395,15 @@ mod tests {
             assert_eq!(level.to_string().parse(), Ok(level));
         }
         let error = "AVX9".parse::<Level>().unwrap_err();
-        assert_eq!(error.to_string(), "`AVX9` is not a CPU level; use one of scalar, avx2, avx512, amx");
+        assert_eq!(
+            error.to_string(),
+            "`AVX9` is not a CPU level; use one of scalar, avx2, avx512, avx512bf16, amx"
+        );
     }
 
     #[test]
     fn refused_amx_falls_to_avx512_and_says_so() {
-        let cpu = Cpu { avx2: true, avx512: true, amx: Err(Missing::Permission(1)) };
+        let cpu = Cpu { avx2: true, avx512: true, dots: false, amx: Err(Missing::Permission(1)) };
         let (isa, note) = cpu.best();
         assert_eq!(isa.level(), Level::Avx512);
         let note = note.unwrap().to_string();
@@ -342,13 +414,13 @@ mod tests {
 
     #[test]
     fn an_absent_level_is_an_error_without_a_note() {
-        let cpu = Cpu { avx2: true, avx512: false, amx: Err(Missing::Instructions) };
+        let cpu = Cpu { avx2: true, avx512: false, dots: false, amx: Err(Missing::Instructions) };
         assert_eq!(cpu.best(), (Isa(Level::Avx2), None));
         let expected =
             IsaError::Unavailable { level: Level::Avx512, reason: Missing::Instructions, best: Level::Avx2 };
         assert_eq!(cpu.level(Level::Avx512), Err(expected));
         // AMX alone is no level: f32 activations need the vector form.
-        let odd = Cpu { avx2: true, avx512: false, amx: Ok(()) };
+        let odd = Cpu { avx2: true, avx512: false, dots: true, amx: Ok(()) };
         assert_eq!(odd.best().0.level(), Level::Avx2);
         assert!(odd.level(Level::Amx).is_err());
     }
@@ -358,6 +430,7 @@ mod tests {
         for isa in available_levels() {
             assert_eq!(isa.avx2().is_some(), isa.level() >= Level::Avx2);
             assert_eq!(isa.avx512().is_some(), isa.level() >= Level::Avx512);
+            assert_eq!(isa.avx512_bf16().is_some(), isa.level() == Level::Avx512Bf16);
             assert_eq!(isa.amx().is_some(), isa.level() == Level::Amx);
         }
         assert_eq!(available_levels()[0].level(), Level::Scalar);

@@ -27,6 +27,7 @@
 //! # Products (`linear`, scores, `p . V`)
 //! For each output, k is cut into tiles of [`K_TILE`] (the last one padded with +0). In a tile the even k form one FMA
 //! chain from +0 and the odd k another; `s = even + odd`; `y = y + s` from `y = +0`; tiles ascend.
+//! (So two k of one chain may go through one instruction that does two FMAs in turn: `vdpbf16ps`.)
 //!
 //! # Reductions outside products
 //! [`LANES`] lanes: lane `i` takes elements `i, i + 16, ...` in ascending order (missing ones count as +0), then

@@ -73,7 +73,7 @@ fn json_has_the_documented_form() {
     assert_eq!(got["finish_reason"], "stop");
     assert_eq!(got["token_ids"].as_array().unwrap().last().unwrap(), 6, "the end token is counted");
     assert!(got["draft"].is_null() && got["logprobs"].is_null());
-    assert!(["scalar", "avx2", "avx512", "amx"].contains(&got["level"].as_str().unwrap()));
+    assert!(["scalar", "avx2", "avx512", "avx512bf16", "amx"].contains(&got["level"].as_str().unwrap()));
     for field in ["load_ms", "prefill_ms", "prefill_tokens_per_s", "decode_ms", "decode_tokens_per_s"] {
         assert!(got["timings"][field].as_f64().unwrap() > 0.0, "{field}: {got}");
     }

@@ -12,6 +12,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+#[cfg(target_arch = "x86_64")]
+mod dots;
 mod kernel;
 mod layout;
 mod part;
@@ -29,7 +31,7 @@ pub use store::{KvPlace, KvStore};
 
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
-use crate::isa::{Amx, Avx512};
+use crate::isa::{Amx, Avx512, Avx512Bf16};
 use crate::linear::rows::SharedRows;
 use crate::linear::{RowsMut, RowsRef};
 use crate::memory::{Disjoint, HugeBuf, OutOfMemory};
@@ -155,6 +157,13 @@ pub fn attend(
                 units_amx(amx, v, call, units, memory);
             });
         }
+        #[cfg(target_arch = "x86_64")]
+        if let Some(dots) = isa.avx512_bf16() {
+            // SAFETY: the token proves AVX-512 F, BW, DQ and VL, and with them AVX2 and FMA, and dot products.
+            return run(team, scratch, call, tiles, |call, units, memory| unsafe {
+                units_dots(dots, call, units, memory);
+            });
+        }
         run(team, scratch, call, tiles, |call, units, memory| units_bf16(isa, call, units, memory));
     } else if let Some(tiles) = layer.store.tiles::<f32>() {
         run(team, scratch, call, tiles, |call, units, memory| units_f32(isa, call, units, memory));
@@ -236,6 +245,16 @@ per_level! {
 fn units_amx(amx: Amx, v: Avx512, call: &Call<'_, u16>, units: &[Unit], memory: Memory<'_>) {
     let mut work = Workspace::new(memory.narrow, memory.results, call.d_tiles);
     let kernel = amx::AmxKernel::new(amx, v);
+    for unit in units {
+        unit::run(&kernel, call, unit, &mut work);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")]
+fn units_dots(dots: Avx512Bf16, call: &Call<'_, u16>, units: &[Unit], memory: Memory<'_>) {
+    let mut work = Workspace::new(memory.narrow, memory.results, call.d_tiles);
+    let kernel = dots::Dots::new(dots);
     for unit in units {
         unit::run(&kernel, call, unit, &mut work);
     }

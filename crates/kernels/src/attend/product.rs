@@ -13,7 +13,7 @@ use crate::numerics::{K_TILE, LANES, PANEL};
 use crate::vector::{Scalar, Vector};
 
 /// Bytes from a line to the one that is fetched while it is used: one tile of bf16.
-const PREFETCH: usize = TILE * size_of::<u16>();
+pub(super) const PREFETCH: usize = TILE * size_of::<u16>();
 
 /// One product: `X` is the type of the rows.
 #[derive(Clone, Copy)]

@@ -30,7 +30,7 @@ pub(super) fn panels<const FAR: bool>(_: Avx2, weights: &[u16], x: Tiled<'_, f32
 /// The piece's pointers have the lengths that [`Piece`] says.
 #[target_feature(enable = "avx2,fma")]
 #[inline(never)]
-unsafe fn all_rows<const FAR: bool>(piece: Piece) {
+unsafe fn all_rows<const FAR: bool>(piece: Piece<f32>) {
     if piece.rows == 1 {
         // SAFETY: the caller's promise.
         return unsafe { one::<FAR>(piece) };
@@ -95,7 +95,7 @@ unsafe fn weights(half_line: *const u16) -> (__m256, __m256) {
 /// As [`all_rows`]; there is one row.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
-unsafe fn one<const FAR: bool>(piece: Piece) {
+unsafe fn one<const FAR: bool>(piece: Piece<f32>) {
     let c = piece.c;
     let mut y = [_mm256_setzero_ps(); QUARTERS];
     if !piece.first {
@@ -140,7 +140,7 @@ unsafe fn one<const FAR: bool>(piece: Piece) {
 /// As [`all_rows`]; the tile and the rows are there.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
-unsafe fn some<const R: usize, const FAR: bool>(piece: Piece, tile: usize, row: usize) {
+unsafe fn some<const R: usize, const FAR: bool>(piece: Piece<f32>, tile: usize, row: usize) {
     let (near, far) = (piece.tile_ahead(tile, 1), piece.tile_ahead(tile, 4));
     for q in 0..QUARTERS {
         let mut even = [_mm256_setzero_ps(); R];

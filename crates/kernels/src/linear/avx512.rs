@@ -29,7 +29,7 @@ pub(super) fn panels<const FAR: bool>(_: Avx512, weights: &[u16], x: Tiled<'_, f
 /// The piece's pointers have the lengths that [`Piece`] says.
 #[target_feature(enable = "avx512f")]
 #[inline(never)]
-unsafe fn all_rows<const FAR: bool>(piece: Piece) {
+unsafe fn all_rows<const FAR: bool>(piece: Piece<f32>) {
     // SAFETY: each arm takes all rows.
     unsafe {
         match piece.rows {
@@ -48,7 +48,7 @@ unsafe fn all_rows<const FAR: bool>(piece: Piece) {
 /// As [`all_rows`].
 #[target_feature(enable = "avx512f")]
 #[inline]
-unsafe fn many<const FAR: bool>(piece: Piece) {
+unsafe fn many<const FAR: bool>(piece: Piece<f32>) {
     if piece.first {
         for i in 0..piece.rows * 2 {
             // SAFETY: each row has two vectors of sums.
@@ -102,7 +102,7 @@ unsafe fn weights(line: *const u16) -> (__m512, __m512) {
 /// As [`all_rows`]; there are `R` rows.
 #[target_feature(enable = "avx512f")]
 #[inline]
-unsafe fn few<const R: usize, const FAR: bool>(piece: Piece) {
+unsafe fn few<const R: usize, const FAR: bool>(piece: Piece<f32>) {
     let mut y = [[_mm512_setzero_ps(); 2]; R];
     if !piece.first {
         for (i, y) in y.as_flattened_mut().iter_mut().enumerate() {
@@ -147,7 +147,7 @@ unsafe fn few<const R: usize, const FAR: bool>(piece: Piece) {
 /// As [`all_rows`]; the tile and the rows are there.
 #[target_feature(enable = "avx512f")]
 #[inline]
-unsafe fn some<const R: usize, const FAR: bool>(piece: Piece, tile: usize, row: usize) {
+unsafe fn some<const R: usize, const FAR: bool>(piece: Piece<f32>, tile: usize, row: usize) {
     let (near, far) = (piece.tile_ahead(tile, 1), piece.tile_ahead(tile, 4));
     for half in 0..2 {
         let mut even = [_mm512_setzero_ps(); R];

@@ -16,12 +16,12 @@ const SLICE_BYTES: usize = 24 << 10;
 
 /// Some k tiles of one panel, for the rows of one group.
 #[derive(Clone, Copy)]
-pub(super) struct Piece {
+pub(super) struct Piece<X> {
     /// `[k tile]` of [`TILE`] elements.
     pub(super) w: *const u16,
     pub(super) k_tiles: usize,
     /// `[k tile][row][32]`.
-    pub(super) x: *const f32,
+    pub(super) x: *const X,
     pub(super) rows: usize,
     /// `[row][32]`: the sums so far, or nothing where this is the first piece.
     pub(super) c: *mut f32,
@@ -30,7 +30,7 @@ pub(super) struct Piece {
     next: *const u16,
 }
 
-impl Piece {
+impl<X> Piece<X> {
     /// Where the weights lie that are due `ahead` tiles after tile `tile`: for prefetching, perhaps in no memory.
     #[inline(always)]
     pub(super) fn tile_ahead(&self, tile: usize, ahead: usize) -> *const u16 {
@@ -43,12 +43,12 @@ impl Piece {
 
 /// Calls `run` for the pieces of panels that stand one behind the other, for every row: `c` takes `[panel][row][32 outputs]`. Each
 /// piece's pointers are good for what [`Piece`] says while `run` has it.
-pub(super) fn each_piece(weights: &[u16], x: Tiled<'_, f32>, c: &mut [f32], run: impl Fn(Piece)) {
+pub(super) fn each_piece<X>(weights: &[u16], x: Tiled<'_, X>, c: &mut [f32], run: impl Fn(Piece<X>)) {
     let (rows, k_tiles) = (x.rows, x.k_tiles);
     let panels = c.len() / (rows * PANEL);
     assert_eq!(c.len(), panels * rows * PANEL);
     assert_eq!(weights.len(), panels * k_tiles * TILE);
-    let slice = (SLICE_BYTES / (rows.min(GROUP) * K_TILE * size_of::<f32>())).min(k_tiles);
+    let slice = (SLICE_BYTES / (rows.min(GROUP) * K_TILE * size_of::<X>())).min(k_tiles);
     for first in (0..k_tiles).step_by(slice) {
         let len = slice.min(k_tiles - first);
         for (group, x) in x.groups().enumerate() {

@@ -8,9 +8,9 @@
 //! would fall into a few sets of the cache.)
 use std::ops::Range;
 
-#[cfg(target_arch = "x86_64")]
-use super::round::narrow_row;
 use super::round::{copy_row, round_row};
+#[cfg(target_arch = "x86_64")]
+use super::round::{narrow_row, paired_row};
 use super::rows::RowsRef;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Avx512;
@@ -54,6 +54,9 @@ pub(crate) enum Inputs<'a> {
     /// In bf16: for AMX.
     #[cfg(target_arch = "x86_64")]
     Narrow(Tiled<'a, u16>),
+    /// In bf16, of each four k (2, 0, 3, 1): for dot products.
+    #[cfg(target_arch = "x86_64")]
+    Paired(Tiled<'a, u16>),
 }
 
 impl Inputs<'_> {
@@ -61,7 +64,7 @@ impl Inputs<'_> {
         match self {
             Inputs::Wide(x) => x.rows,
             #[cfg(target_arch = "x86_64")]
-            Inputs::Narrow(x) => x.rows,
+            Inputs::Narrow(x) | Inputs::Paired(x) => x.rows,
         }
     }
 
@@ -69,7 +72,7 @@ impl Inputs<'_> {
         match self {
             Inputs::Wide(x) => x.k_tiles,
             #[cfg(target_arch = "x86_64")]
-            Inputs::Narrow(x) => x.k_tiles,
+            Inputs::Narrow(x) | Inputs::Paired(x) => x.k_tiles,
         }
     }
 }
@@ -82,6 +85,9 @@ pub(crate) enum Form {
     /// [`Inputs::Narrow`].
     #[cfg(target_arch = "x86_64")]
     Narrow(Avx512),
+    /// [`Inputs::Paired`].
+    #[cfg(target_arch = "x86_64")]
+    Paired(Avx512),
 }
 
 /// How rows are made ready.
@@ -130,12 +136,15 @@ impl InputScratch {
         let data = match form {
             #[cfg(target_arch = "x86_64")]
             Form::Narrow(v) => {
-                // SAFETY: the memory of `len` f32 holds `len` u16, which ask for less alignment and for which any bits are
-                // a value; it is borrowed as the f32 were. As f32 any bits are a value again.
-                let data =
-                    unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast::<u16>(), len) };
+                let data = halves(elements);
                 lay_out(team, k, data, groups, group, |at, to, r, n| narrow_row(v, &row(at)[..k], to, r, n));
                 Data::Narrow(data)
+            }
+            #[cfg(target_arch = "x86_64")]
+            Form::Paired(v) => {
+                let data = halves(elements);
+                lay_out(team, k, data, groups, group, |at, to, r, n| paired_row(v, &row(at)[..k], to, r, n));
+                Data::Paired(data)
             }
             Form::Wide(Activation::Bf16) => {
                 lay_out(team, k, elements, groups, group, |at, to, r, n| {
@@ -159,6 +168,14 @@ impl InputScratch {
     }
 }
 
+/// The first half of the memory of some elements, for as many of half the size.
+#[cfg(target_arch = "x86_64")]
+fn halves(elements: &mut [f32]) -> &mut [u16] {
+    // SAFETY: the memory of `len` f32 holds `len` u16, which ask for less alignment and for which any bits are a value; it is
+    // borrowed as the f32 were. As f32 any bits are a value again.
+    unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast::<u16>(), elements.len()) }
+}
+
 /// Rows laid out by [`InputScratch::prepare`].
 #[derive(Clone, Copy)]
 pub(crate) struct Prepared<'a> {
@@ -171,6 +188,8 @@ enum Data<'a> {
     Wide(&'a [f32]),
     #[cfg(target_arch = "x86_64")]
     Narrow(&'a [u16]),
+    #[cfg(target_arch = "x86_64")]
+    Paired(&'a [u16]),
 }
 
 impl<'a> Prepared<'a> {
@@ -183,6 +202,8 @@ impl<'a> Prepared<'a> {
             Data::Wide(data) => Inputs::Wide(Tiled { rows: rows.len(), k_tiles, data: &data[at] }),
             #[cfg(target_arch = "x86_64")]
             Data::Narrow(data) => Inputs::Narrow(Tiled { rows: rows.len(), k_tiles, data: &data[at] }),
+            #[cfg(target_arch = "x86_64")]
+            Data::Paired(data) => Inputs::Paired(Tiled { rows: rows.len(), k_tiles, data: &data[at] }),
         }
     }
 }

@@ -7,10 +7,10 @@ use super::inputs::{Form, Inputs};
 use super::packed::PackedMatrix;
 use super::scalar;
 #[cfg(target_arch = "x86_64")]
-use super::{amx, avx2, avx512};
+use super::{amx, avx2, avx512, avx512_bf16};
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
-use crate::isa::{Amx, Avx2, Avx512};
+use crate::isa::{Amx, Avx2, Avx512, Avx512Bf16};
 use crate::numerics::{Activation, PANEL};
 
 /// The kernel of a level and activation type: never of a number of rows. All read one packing and give the same bits.
@@ -22,18 +22,21 @@ pub(crate) enum Kernel {
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
     #[cfg(target_arch = "x86_64")]
+    Avx512Bf16(Avx512Bf16),
+    #[cfg(target_arch = "x86_64")]
     Amx(Amx),
 }
 
 impl Kernel {
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn pick(isa: Isa, activation: Activation) -> Kernel {
-        // AMX multiplies bf16 only.
-        let amx = isa.amx().filter(|_| activation == Activation::Bf16);
-        let amx = amx.map(Kernel::Amx);
+        // AMX and dot products multiply bf16 only.
+        let bf16 = activation == Activation::Bf16;
+        let amx = isa.amx().filter(|_| bf16).map(Kernel::Amx);
+        let dots = || isa.avx512_bf16().filter(|_| bf16).map(Kernel::Avx512Bf16);
         let avx512 = || isa.avx512().map(Kernel::Avx512);
         let avx2 = || isa.avx2().map(Kernel::Avx2);
-        amx.or_else(avx512).or_else(avx2).unwrap_or(Kernel::Scalar)
+        amx.or_else(dots).or_else(avx512).or_else(avx2).unwrap_or(Kernel::Scalar)
     }
 
     #[cfg(not(target_arch = "x86_64"))]
@@ -46,6 +49,8 @@ impl Kernel {
         match self {
             #[cfg(target_arch = "x86_64")]
             Kernel::Amx(amx) => Form::Narrow(amx.avx512()),
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Avx512Bf16(dots) => Form::Paired(dots.avx512()),
             _ => Form::Wide(activation),
         }
     }
@@ -85,6 +90,9 @@ impl Kernel {
             (Kernel::Amx(amx), Inputs::Narrow(x)) => amx::panels::<FAR>(amx, w.panel_range(panels), x, c),
             (Kernel::Avx512(avx512), Inputs::Wide(x)) => {
                 avx512::panels::<FAR>(avx512, w.panel_range(panels), x, c);
+            }
+            (Kernel::Avx512Bf16(dots), Inputs::Paired(x)) => {
+                avx512_bf16::panels::<FAR>(dots, w.panel_range(panels), x, c);
             }
             (Kernel::Avx2(avx2), Inputs::Wide(x)) => avx2::panels::<FAR>(avx2, w.panel_range(panels), x, c),
             (Kernel::Scalar, Inputs::Wide(x)) => scalar::panels(w.panel_range(panels), x, c),

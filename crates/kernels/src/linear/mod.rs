@@ -12,6 +12,8 @@ pub(crate) mod amx;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512_bf16;
 mod epilogue;
 #[cfg(target_arch = "x86_64")]
 mod fma;

@@ -50,6 +50,18 @@ impl Put<u16> for Round<Avx512> {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+struct Pair(Avx512);
+
+#[cfg(target_arch = "x86_64")]
+impl Put<u16> for Pair {
+    #[inline(always)]
+    fn put(self, from: &[f32; LANES], to: &mut [u16; LANES]) {
+        self.0.store_bf16_paired(self.0.round_bf16(self.0.load(from)), to);
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Keep;
 
@@ -84,6 +96,17 @@ pub(crate) fn narrow_row(v: Avx512, from: &[f32], to: &mut [u16], row: usize, ro
     }
     // SAFETY: the token proves AVX-512 F, BW, DQ and VL, and with them AVX2 and FMA.
     unsafe { narrow(v, from, to, row, rows) }
+}
+
+/// As [`narrow_row`], of each four k (2, 0, 3, 1): see [`super::avx512_bf16`].
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn paired_row(v: Avx512, from: &[f32], to: &mut [u16], row: usize, rows: usize) {
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+    fn pair(v: Avx512, from: &[f32], to: &mut [u16], row: usize, rows: usize) {
+        spread(from, to, row, rows, Pair(v));
+    }
+    // SAFETY: the token proves AVX-512 F, BW, DQ and VL, and with them AVX2 and FMA.
+    unsafe { pair(v, from, to, row, rows) }
 }
 
 #[cfg(test)]
@@ -137,6 +160,11 @@ mod tests {
                     let mut narrow = vec![7u16; len];
                     narrow_row(avx512, x, &mut narrow, row, rows);
                     check(&narrow, x, row, rows, u32::from, 7, |x| u32::from(round_bf16(x)));
+                    let mut paired = vec![7u16; len];
+                    paired_row(avx512, x, &mut paired, row, rows);
+                    let unpaired: Vec<u16> =
+                        paired.chunks_exact(4).flat_map(|of| [of[1], of[3], of[0], of[2]]).collect();
+                    assert_eq!(unpaired, narrow, "k {k} row {row} of {rows}");
                 }
             }
         }
