@@ -13,7 +13,8 @@ use crate::numerics::{K_TILE, PANEL};
 
 /// Vectors of 8 outputs in a panel.
 const QUARTERS: usize = 4;
-/// Rows that take a weight together: two chains each, the weight's two halves, an input and a zero are the sixteen registers.
+/// Rows that take two quarters of a panel together: a chain of one parity each, two weights, an input and the mask are the sixteen
+/// registers. An input is loaded for two multiplications: one quarter at a time needs more loads than multiplications.
 const MOST_ROWS: usize = 6;
 /// Rows up to which two blocks do.
 const TWO_BLOCKS: usize = 2 * MOST_ROWS;
@@ -53,8 +54,8 @@ unsafe fn all_rows<const FAR: bool>(piece: Piece<f32>) {
             // SAFETY: these rows are there, and they are as many as the arm says: 2 to 6, as `all_rows` has at least two.
             unsafe {
                 match (rows, FAR && row == 0) {
-                    (2, true) => some::<2, true>(piece, tile, row),
-                    (2, false) => some::<2, false>(piece, tile, row),
+                    (2, true) => two::<true>(piece, tile, row),
+                    (2, false) => two::<false>(piece, tile, row),
                     (3, true) => some::<3, true>(piece, tile, row),
                     (3, false) => some::<3, false>(piece, tile, row),
                     (4, true) => some::<4, true>(piece, tile, row),
@@ -134,7 +135,38 @@ unsafe fn one<const FAR: bool>(piece: Piece<f32>) {
     }
 }
 
-/// A tile for `R` rows from `row` on, one quarter of the panel at a time: 2 R chains, the running sums in memory.
+/// A tile for two rows from `row` on, one half of the panel at a time, both parities together: eight chains.
+///
+/// # Safety
+/// As [`all_rows`]; the tile and the rows are there.
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+unsafe fn two<const FAR: bool>(piece: Piece<f32>, tile: usize, row: usize) {
+    let (near, far) = (piece.tile_ahead(tile, 1), piece.tile_ahead(tile, 4));
+    for half in 0..2 {
+        let mut even = [[_mm256_setzero_ps(); 2]; 2];
+        let mut odd = [[_mm256_setzero_ps(); 2]; 2];
+        for pair in 0..K_TILE / 2 {
+            let line = place(2 * half, pair);
+            prefetch_line::<FAR>(near.wrapping_add(line), far.wrapping_add(line));
+            // SAFETY: the tile and its two rows of x are there (the caller's promise).
+            unsafe {
+                let w = piece.w.add(tile * TILE + line);
+                let [(e0, o0), (e1, o1)] = [weights(w), weights(w.add(16))];
+                for r in 0..2 {
+                    let x = piece.x.add((tile * piece.rows + row + r) * K_TILE + pair * 2);
+                    let (xe, xo) = (_mm256_set1_ps(*x), _mm256_set1_ps(*x.add(1)));
+                    even[r] = [_mm256_fmadd_ps(xe, e0, even[r][0]), _mm256_fmadd_ps(xe, e1, even[r][1])];
+                    odd[r] = [_mm256_fmadd_ps(xo, o0, odd[r][0]), _mm256_fmadd_ps(xo, o1, odd[r][1])];
+                }
+            }
+        }
+        // SAFETY: the sums of these rows are there.
+        unsafe { add_sums(piece.c.add(row * PANEL + half * 16), even, odd) };
+    }
+}
+
+/// A tile for `R` rows from `row` on, one half of the panel at a time, one parity after the other: 2 R chains.
 ///
 /// # Safety
 /// As [`all_rows`]; the tile and the rows are there.
@@ -142,29 +174,48 @@ unsafe fn one<const FAR: bool>(piece: Piece<f32>) {
 #[inline]
 unsafe fn some<const R: usize, const FAR: bool>(piece: Piece<f32>, tile: usize, row: usize) {
     let (near, far) = (piece.tile_ahead(tile, 1), piece.tile_ahead(tile, 4));
-    for q in 0..QUARTERS {
-        let mut even = [_mm256_setzero_ps(); R];
-        let mut odd = [_mm256_setzero_ps(); R];
-        for pair in 0..K_TILE / 2 {
-            let at = place(q, pair);
-            if q.is_multiple_of(2) {
-                prefetch_line::<FAR>(near.wrapping_add(at), far.wrapping_add(at));
-            }
-            // SAFETY: the tile and its R rows of x are there (the caller's promise).
-            unsafe {
-                let (we, wo) = weights(piece.w.add(tile * TILE + at));
-                for r in 0..R {
-                    let x = piece.x.add((tile * piece.rows + row + r) * K_TILE + pair * 2);
-                    even[r] = _mm256_fmadd_ps(_mm256_set1_ps(*x), we, even[r]);
-                    odd[r] = _mm256_fmadd_ps(_mm256_set1_ps(*x.add(1)), wo, odd[r]);
+    for half in 0..2 {
+        let mut even = [[_mm256_setzero_ps(); 2]; R];
+        let mut odd = [[_mm256_setzero_ps(); 2]; R];
+        // SAFETY: the tile, its R rows of x and their sums are there (the caller's promise).
+        unsafe {
+            let x = piece.x.add((tile * piece.rows + row) * K_TILE);
+            for pair in 0..K_TILE / 2 {
+                let line = place(2 * half, pair);
+                prefetch_line::<FAR>(near.wrapping_add(line), far.wrapping_add(line));
+                let w = piece.w.add(tile * TILE + line);
+                let (a, b) = (weights(w).0, weights(w.add(16)).0);
+                for (r, even) in even.iter_mut().enumerate() {
+                    let x = _mm256_set1_ps(*x.add(r * K_TILE + pair * 2));
+                    *even = [_mm256_fmadd_ps(x, a, even[0]), _mm256_fmadd_ps(x, b, even[1])];
                 }
             }
+            for pair in 0..K_TILE / 2 {
+                let w = piece.w.add(tile * TILE + place(2 * half, pair));
+                let (a, b) = (weights(w).1, weights(w.add(16)).1);
+                for (r, odd) in odd.iter_mut().enumerate() {
+                    let x = _mm256_set1_ps(*x.add(r * K_TILE + pair * 2 + 1));
+                    *odd = [_mm256_fmadd_ps(x, a, odd[0]), _mm256_fmadd_ps(x, b, odd[1])];
+                }
+            }
+            add_sums(piece.c.add(row * PANEL + half * 16), even, odd);
         }
-        for r in 0..R {
-            // SAFETY: R rows of four vectors of sums stand from `row` on.
+    }
+}
+
+/// Adds both chains of 16 outputs of `R` rows to the running sums.
+///
+/// # Safety
+/// `y` points to the sums of the first row's outputs; the next row's are [`PANEL`] further.
+#[target_feature(enable = "avx2,fma")]
+#[inline]
+unsafe fn add_sums<const R: usize>(y: *mut f32, even: [[__m256; 2]; R], odd: [[__m256; 2]; R]) {
+    for (r, (even, odd)) in even.into_iter().zip(odd).enumerate() {
+        for (q, (even, odd)) in even.into_iter().zip(odd).enumerate() {
+            // SAFETY: the caller's promise.
             unsafe {
-                let y = piece.c.add((row + r) * PANEL + q * 8);
-                _mm256_storeu_ps(y, _mm256_add_ps(_mm256_loadu_ps(y), _mm256_add_ps(even[r], odd[r])));
+                let y = y.add(r * PANEL + q * 8);
+                _mm256_storeu_ps(y, _mm256_add_ps(_mm256_loadu_ps(y), _mm256_add_ps(even, odd)));
             }
         }
     }
