@@ -1,8 +1,8 @@
 //! What one small product costs, sharing it among threads included: a chain of products of one row, as a small model's pass
-//! is.
+//! is, or of several, as its verify pass is.
 //!
 //! ```text
-//! cargo bench -p paceline-kernels --bench small [-- THREADS]
+//! cargo bench -p paceline-kernels --bench small [-- THREADS ROWS]
 //! ```
 //! The chain runs over 1 MB of weights (they stay in the L2 cache) and over 8 MB (they do not). Times are microseconds per
 //! product: minimum and median over repetitions of the chain.
@@ -29,19 +29,20 @@ fn chain(n: usize, k: usize, bytes: usize) -> Vec<PackedMatrix> {
 }
 
 fn main() {
-    let threads = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(2);
+    let mut numbers = std::env::args().skip(1).filter_map(|word| word.parse().ok());
+    let (threads, rows) = (numbers.next().unwrap_or(2), numbers.next().unwrap_or(1));
     for isa in available_levels().into_iter().filter(|isa| isa.level() > Level::Scalar) {
         for (n, k) in SHAPES {
-            print!("{:6} n {n:4}, k {k}:", isa.level());
+            print!("{:10} n {n:4}, k {k}:", isa.level());
             for bytes in [1 << 20, 8 << 20] {
                 let matrices = chain(n, k, bytes);
                 for threads in [1, threads] {
                     let team = Team::new(threads).expect("threads");
                     team.bind_caller();
                     let mut context = Context::new(isa, team).expect("memory");
-                    context.reserve(1, k).expect("memory");
-                    let x = vec![1.0; k];
-                    let mut out = vec![0.0; n];
+                    context.reserve(rows, k).expect("memory");
+                    let x = vec![1.0; rows * k];
+                    let mut out = vec![0.0; rows * n];
                     let mut times: Vec<f64> = Vec::new();
                     for _ in 0..REPS {
                         let start = Instant::now();
