@@ -74,6 +74,15 @@ impl Fields {
         self.object.swap_remove(name).filter(|value| !value.is_null())
     }
 
+    /// Any value but a number that would become 0.
+    pub(crate) fn value_held(&mut self, name: &str) -> Result<Option<Value>, ApiError> {
+        let value = self.value(name);
+        match self.has_vanished(name) {
+            true => Err(self.error(name, NumberError::Vanishes.to_string())),
+            false => Ok(value),
+        }
+    }
+
     /// A text.
     pub(crate) fn text(&mut self, name: &str) -> Result<Option<String>, ApiError> {
         match self.value(name) {
@@ -94,10 +103,7 @@ impl Fields {
 
     /// A number that f32 can hold. Its range is the engine's business.
     pub(crate) fn number(&mut self, name: &str) -> Result<Option<f32>, ApiError> {
-        let Some(value) = self.value(name) else { return Ok(None) };
-        if self.has_vanished(name) {
-            return Err(self.error(name, NumberError::Vanishes.to_string()));
-        }
+        let Some(value) = self.value_held(name)? else { return Ok(None) };
         match to_f32(&value) {
             Some(number) => Ok(Some(number)),
             None => Err(self.wrong(name, &value, "a number")),
@@ -115,7 +121,7 @@ impl Fields {
         name: &str,
         range: RangeInclusive<u64>,
     ) -> Result<Option<u64>, ApiError> {
-        let Some(value) = self.value(name) else { return Ok(None) };
+        let Some(value) = self.value_held(name)? else { return Ok(None) };
         match whole(&value).filter(|number| range.contains(number)) {
             Some(number) => Ok(Some(number)),
             None => {
@@ -292,6 +298,9 @@ mod tests {
         }
         assert_eq!((fields.number("c"), fields.number("d")), (Ok(Some(0.0)), Ok(Some(0.0))));
         assert_eq!(fields.number("e"), Ok(Some(1e-40)));
+        let mut fields = self::fields(r#"{"n": 1e-400, "m": 0.0}"#);
+        assert!(fields.integer("n", 0..=9).unwrap_err().message.contains("expected 0 itself"));
+        assert_eq!(fields.integer("m", 0..=9), Ok(Some(0)));
     }
 
     #[test]

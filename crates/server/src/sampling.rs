@@ -136,7 +136,7 @@ fn sampling(fields: &mut Fields, defaults: &SamplingOptions) -> Result<SamplingO
 
 /// -1 is another way to say 0, as vLLM has it.
 fn top_k(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
-    match fields.value("top_k") {
+    match fields.value_held("top_k")? {
         None => Ok(None),
         Some(value) if value.as_i64() == Some(-1) => Ok(Some(0)),
         Some(value) => match crate::fields::whole(&value) {
@@ -324,6 +324,7 @@ mod tests {
             (r#"{"temperature": "hot"}"#, "temperature"),
             (r#"{"temperature": 1e-400}"#, "temperature"),
             (r#"{"top_k": -2}"#, "top_k"),
+            (r#"{"top_k": 1e-400}"#, "top_k"),
             (r#"{"seed": "x"}"#, "seed"),
             (r#"{"seed": 1.5}"#, "seed"),
             (r#"{"logit_bias": {"x": 1}}"#, "logit_bias"),
