@@ -252,10 +252,12 @@ pub(crate) struct DraftTokens(pub(crate) Option<usize>);
 impl DraftTokens {
     /// Parses one number.
     pub(crate) fn parse(word: &str) -> Result<Self, String> {
-        match (word, word.parse()) {
-            ("auto", _) => Ok(DraftTokens(None)),
-            (_, Ok(n)) => Ok(DraftTokens(Some(n))),
-            _ => Err("expected a whole number or `auto`".to_owned()),
+        match word {
+            "auto" => Ok(DraftTokens(None)),
+            word => match whole(word) {
+                Ok(n) => Ok(DraftTokens(Some(n))),
+                Err(problem) => Err(format!("{problem}, or `auto`")),
+            },
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::failure::Failure;
@@ -79,16 +79,28 @@ pub(crate) fn parse_token_ids(word: &str) -> Result<TokenIds, String> {
 
 /// Parses `2,105,...`.
 pub(crate) fn parse_ids(word: &str) -> Result<TokenIds, String> {
-    let parse = |id: &str| {
-        let id = id.trim();
-        id.parse().map_err(|_| format!("`{id}` is not a token id; expected numbers with commas between"))
-    };
-    word.split(',').map(parse).collect::<Result<_, _>>().map(TokenIds)
+    word.split(',').map(|id| parse_id(id.trim())).collect::<Result<_, _>>().map(TokenIds)
 }
 
-/// A list of ids as one argument.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+fn parse_id(id: &str) -> Result<u32, String> {
+    id.parse().map_err(|_| format!("`{id}` is not a token id; expected numbers with commas between"))
+}
+
+/// A list of ids as one argument, or of JSON.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TokenIds(pub(crate) Vec<u32>);
+
+impl<'de> Deserialize<'de> for TokenIds {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let list = Box::<RawValue>::deserialize(from)?;
+        let wrong = |what: &str| {
+            serde::de::Error::custom(format!("`{what}` is no list of token ids; expected one, as [2, 105]"))
+        };
+        let ids: Vec<Box<RawValue>> = serde_json::from_str(list.get()).map_err(|_| wrong(list.get()))?;
+        let ids = ids.iter().map(|id| parse_id(id.get()));
+        ids.collect::<Result<_, _>>().map(TokenIds).map_err(serde::de::Error::custom)
+    }
+}
 
 /// Prompts of a file with one on each line: JSON objects if the first line that is not empty begins with `{`, else plain text.
 /// Lines without a character are skipped.
@@ -163,7 +175,7 @@ fn parse_json(line: &str, first: Option<usize>) -> Result<Prompt, String> {
     for (name, value) in &fields {
         match name.as_str() {
             "prompt" => text = parse_field::<Option<String>>(name, value)?,
-            "token_ids" => ids = parse_field::<Option<Vec<u32>>>(name, value)?,
+            "token_ids" => ids = parse_field::<Option<TokenIds>>(name, value)?,
             "n" => n = of_json(value, at_least_one).map_err(|problem| format!("`{name}`: {problem}"))?,
             _ if !SamplingArgs::fields().contains(name) => return Err(unknown_field(name)),
             // What is left is about choosing tokens, by the names of the options.
@@ -172,7 +184,7 @@ fn parse_json(line: &str, first: Option<usize>) -> Result<Prompt, String> {
     }
     let input = match (text, ids) {
         (Some(text), None) if !text.is_empty() => Input::Text(text),
-        (None, Some(ids)) if !ids.is_empty() => Input::TokenIds(ids),
+        (None, Some(TokenIds(ids))) if !ids.is_empty() => Input::TokenIds(ids),
         (None, None) => return Err("has no prompt; expected `prompt` or `token_ids`".to_owned()),
         (Some(_), Some(_)) => return Err("has `prompt` and `token_ids`; expected one of them".to_owned()),
         _ => return Err("the prompt is empty; expected at least one token".to_owned()),
@@ -253,7 +265,9 @@ mod tests {
             ("{\"prompt\": \"a\", \"token_ids\": [1]}", "one of them"),
             ("{\"prompt\": \"\"}", "empty"),
             ("{\"token_ids\": []}", "empty"),
-            ("{\"token_ids\": [-1]}", "-1"),
+            ("{\"token_ids\": [2, -1]}", "`token_ids`: `-1` is not a token id"),
+            ("{\"token_ids\": [4294967296]}", "`token_ids`: `4294967296` is not a token id"),
+            ("{\"token_ids\": 2}", "`token_ids`: `2` is no list of token ids"),
             ("{\"prompt\": \"a\", \"n\": 0}", "`n`: `0`: expected at least 1"),
             (
                 "{\"prompt\": \"a\", \"tone\": 1}",

@@ -4,11 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt;
 use std::path::Path;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use toml::{Spanned, Value};
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use toml::Spanned;
 
 use super::Args;
 use crate::failure::Failure;
@@ -47,9 +49,68 @@ fn join(
     }
 }
 
+/// The value of a key.
+enum Found {
+    /// A text, or a whole number in digits.
+    Word(String),
+    /// A number whose text counts.
+    Number,
+    Other(&'static str),
+}
+
+impl<'de> Deserialize<'de> for Found {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(FoundVisitor)
+    }
+}
+
+struct FoundVisitor;
+
+impl<'de> Visitor<'de> for FoundVisitor {
+    type Value = Found;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text or a number")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Found, E> {
+        Ok(Found::Word(text.to_owned()))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Found, E> {
+        Ok(Found::Word(number.to_string()))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Found, E> {
+        Ok(Found::Word(number.to_string()))
+    }
+
+    fn visit_i128<E>(self, number: i128) -> Result<Found, E> {
+        Ok(Found::Word(number.to_string()))
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Found, E> {
+        Ok(Found::Number)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Found, E> {
+        Ok(Found::Other("a boolean"))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Found, A::Error> {
+        while items.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Found::Other("an array"))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Found, A::Error> {
+        while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Found::Other("a table"))
+    }
+}
+
 /// The arguments that a file stands for.
 fn arguments(text: &str, has_model: bool) -> Result<Vec<OsString>, String> {
-    let table: BTreeMap<String, Spanned<Value>> = toml::from_str(text).map_err(|error| {
+    let table: BTreeMap<String, Spanned<Found>> = toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
         format!("line {line}: {}", error.message())
     })?;
@@ -57,14 +118,11 @@ fn arguments(text: &str, has_model: bool) -> Result<Vec<OsString>, String> {
     let known = |key: &str| key != "config" && program.get_arguments().any(|arg| arg.get_long() == Some(key));
     let mut arguments = Vec::new();
     for (key, value) in &table {
-        let word = match value.as_ref() {
-            Value::String(word) => word.clone(),
-            Value::Integer(number) => number.to_string(),
+        let word = match value.get_ref() {
+            Found::Word(word) => word.clone(),
             // As it is written: one that is very small would have become 0 by being read.
-            Value::Float(_) => text[value.span()].replace('_', ""),
-            other => {
-                return Err(format!("`{key}` is a {}; expected a text or a number", other.type_str()));
-            }
+            Found::Number => text[value.span()].replace('_', ""),
+            Found::Other(kind) => return Err(format!("`{key}` is {kind}; expected a text or a number")),
         };
         match key.as_str() {
             "model" if has_model => {}
@@ -114,6 +172,8 @@ mod tests {
         assert_eq!((args.port, args.queue, args.max_running), (9, 2, 8));
         assert_eq!(args.model.model.as_deref(), Some(Path::new("a")));
         assert_eq!(joined(text, &["b"]).unwrap().model.model.as_deref(), Some(Path::new("b")));
+        let args = joined("port = 0x1f90\nrandom-weights = 18446744073709551615\n", &[]).unwrap();
+        assert_eq!((args.port, args.made_up.is_asked_for()), (8080, true));
         // What one needs may stand in the other.
         assert!(joined("draft-tokens = 3\n", &["--draft", "tiny"]).is_ok());
         assert!(joined("draft-tokens = 3\n", &[]).unwrap_err().contains("--draft"));
@@ -133,6 +193,11 @@ mod tests {
             ("max-running = 0\n", "'--max-running <N>': expected a whole number from 1 to 1024"),
             ("threads = -1\n", "'-1' for '--threads <N>': expected a whole number from 1 to 4096"),
             ("queue = \"many\"\n", "'many' for '--queue <N>': expected a whole number from 0 to 1048576"),
+            (
+                "queue = 99999999999999999999\n",
+                "'99999999999999999999' for '--queue <N>': expected a whole number",
+            ),
+            ("port = [1, 2]\n", "`port` is an array"),
             ("header-time = 0\n", "'--header-time <S>': expected at least 1"),
             (
                 "draft-confidence = -0.1\n",

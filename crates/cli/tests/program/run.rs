@@ -241,7 +241,10 @@ fn bad_arguments_are_refused() {
             &["-p", "x", "--random-weights", "x"],
             &["--random-weights", "expected a whole number of at least 0"],
         ),
-        (&["-p", "x", "--draft", "tiny", "--draft-tokens", "-1"], &["expected a whole number or `auto`"]),
+        (
+            &["-p", "x", "--draft", "tiny", "--draft-tokens", "-1"],
+            &["expected a whole number of at least 0, or `auto`"],
+        ),
         (&["-p", "x", "--draft", "tiny", "--draft-confidence", "-0.1"], &["from 0 that is below 1"]),
         (&["-p", "x", "--draft", "tiny", "--draft-confidence", "1e-50"], &["`1e-50` is not 0", "0 itself"]),
         (

@@ -213,6 +213,8 @@ fn a_line_of_a_file_has_settings_of_its_own() {
         (", \"top_p\": \"much\"", "`top_p`: `\"much\"` is not a number"),
         (", \"temperature\": 1e-400", "`temperature`: `1e-400` is not 0"),
         (", \"n\": 3, \"min_tokens\": 4", "min_tokens is 4"),
+        (", \"suppress_tokens\": [7, -1]", "`suppress_tokens`: `-1` is not a token id; expected numbers"),
+        (", \"allowed_tokens\": \"x\"", "`allowed_tokens`: `\"x\"` is no list of token ids; expected one"),
         (", \"logit_bias\": {\"99999\": 1}", "token 99999 in logit_bias"),
         (", \"seed\": 1, \"seed\": 2", "`seed` stands twice"),
         (", \"logit_bias\": {\"7\": 1, \"7\": 2}", "`logit_bias`: `7` stands twice"),
@@ -342,7 +344,11 @@ fn lines_of_a_bench_say_how_they_are_answered() {
         2,
         &["from 0 that is below 1"],
     );
-    refuses(&mut bench(&["--draft", "tiny", "--draft-tokens", "-1,2"]), 2, &["a whole number or `auto`"]);
+    refuses(
+        &mut bench(&["--draft", "tiny", "--draft-tokens", "-1,2"]),
+        2,
+        &["a whole number of at least 0, or `auto`"],
+    );
 }
 
 #[test]
