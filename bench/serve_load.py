@@ -10,15 +10,17 @@ For drafting off and on it starts a server and measures
   - the same times with 8 clients while long prompts arrive;
   - processor time of the threads that serve HTTP, for each streamed token: all that the kernel says they ran for, from reading
     requests to writing the last byte, sockets included. Handing an event over runs on the engine's thread; it is in tokens/s.
-With --storm S it sends random requests for S seconds instead, from ten times as many clients as there are places, and cuts off a third
-of them. It checks that nobody waits for ever, that memory stays, that slots, places and blocks come back, and that the server then
-answers at once what it answered before.
+With --storm S it sends random requests for S seconds instead, from ten times as many clients as there are places. A third of them are
+cut off, whole or in the middle of their stream, and some are read slowly through a small socket. It checks that nobody waits for
+ever, that streams are whole, that memory stays, that slots, places and blocks come back, and that the server then answers at once what
+it answered before.
 
 Times between tokens are taken where a client reads them. Tokens of one round arrive together, so half of them may show 0.
 The client shares the processors with the server: on a small machine the figures are a lower bound.
 """
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -92,14 +94,23 @@ class Refused(Exception):
 
 
 class Client:
-    """One connection, kept open between requests."""
+    """One connection, kept open between requests. A slow one holds little that was not read."""
 
-    def __init__(self, server):
-        self.server, self.streams = server, None
+    def __init__(self, server, slow=False):
+        self.server, self.streams, self.slow = server, None, slow
+
+    async def connect(self):
+        if not self.slow:
+            return await asyncio.open_connection(self.server.host, self.server.port)
+        narrow = socket.socket()
+        narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        narrow.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(narrow, (self.server.host, self.server.port))
+        return await asyncio.open_connection(sock=narrow, limit=4096)
 
     async def post(self, body):
         if self.streams is None:
-            self.streams = await asyncio.open_connection(self.server.host, self.server.port)
+            self.streams = await self.connect()
         reader, writer = self.streams
         data = json.dumps(body).encode()
         writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
@@ -125,6 +136,21 @@ class Client:
                 return times
             now = time.perf_counter()
             times += [now] * part.count(b'"token_ids":[')
+
+    async def slowly(self, body, pause, n_pauses):
+        """Reads a stream with pauses; whether it came to its end in order."""
+        reader, status, _ = await self.post(dict(body, stream=True))
+        if status != 200:
+            raise Refused(status)
+        last = b""
+        for i in itertools.count():
+            size = int(await reader.readline(), 16)
+            part = await reader.readexactly(size + 2)
+            if size == 0:
+                return last.endswith(b"data: [DONE]\n\n\r\n")
+            last = part
+            if i < n_pauses:
+                await asyncio.sleep(pause)
 
     def close(self):
         if self.streams:
@@ -266,7 +292,7 @@ async def storm(args):
     """Random requests, a third of them cut off, from ten times as many clients as there are places."""
     sizes = ["--max-running", str(STORM_RUNNING), "--queue", str(STORM_QUEUE), "--kv-memory", str(args.storm_kv)]
     with Server(args, bool(args.draft), *sizes) as server:
-        counts = {"answered": 0, "cut off": 0, "refused": 0}
+        counts = {"answered": 0, "read slowly": 0, "cut off": 0, "refused": 0}
         resident, waits = [], []
         calm = [await answer(server, i) for i in range(len(ASKS))]
         end = time.monotonic() + args.storm
@@ -274,14 +300,24 @@ async def storm(args):
         async def one(seed):
             dice = random.Random(seed)
             while time.monotonic() < end:
-                body = ask(dice.randrange(100), dice.randint(1, 120), n=dice.choice([1, 1, 2]), stream=dice.random() < 0.5,
+                body = ask(dice.randrange(100), dice.randint(1, 120), n=dice.choice([1, 1, 2, 4]), stream=dice.random() < 0.5,
                            temperature=dice.choice([0, 0.8]), draft={"enabled": dice.random() < 0.7})
-                client, start = Client(server), time.monotonic()
+                kind = dice.choices(["whole", "cut off", "slow"], [6, 3, 1])[0]
+                client, start = Client(server, kind == "slow"), time.monotonic()
                 try:
                     status = 200
-                    if dice.random() < 1 / 3:
-                        long = dict(body, max_tokens=400, stream=False)
-                        status, _ = await asyncio.wait_for(client.whole(long), dice.random())
+                    if kind == "cut off":
+                        long = dict(body, max_tokens=400)
+                        if body["stream"]:
+                            await asyncio.wait_for(client.stream(long), dice.random())
+                        else:
+                            status, _ = await asyncio.wait_for(client.whole(long), dice.random())
+                    elif kind == "slow":
+                        long = dict(body, max_tokens=400, logprobs=True, top_logprobs=20)
+                        if not await asyncio.wait_for(client.slowly(long, dice.random() / 10, 20), STUCK):
+                            sys.exit("a stream that was read slowly is not whole: %r" % long)
+                        counts["read slowly"] += 1
+                        continue
                     elif body["stream"]:
                         await asyncio.wait_for(client.stream(body), STUCK)
                     else:
@@ -333,6 +369,8 @@ async def storm(args):
             figures.add("serve.storm." + kind.replace(" ", "_"), count, "requests")
         figures.add("serve.storm.preemptions", preemptions, "preemptions")
         figures.add("serve.storm.tokens", left["vllm:generation_tokens_total"], "tokens")
+        figures.add("serve.storm.answer_p50", at(waits, 0.5), "s")
+        figures.add("serve.storm.answer_p99", at(waits, 0.99), "s")
         figures.add("serve.storm.longest_answer", max(waits), "s", limit=STUCK)
         figures.add("serve.storm.resident_at_end", resident[-1] / 1024, "MiB", spread=[kb / 1024 for kb in resident])
         figures.add("serve.storm.memory_growth", growth, "%", limit=5)
