@@ -16,7 +16,7 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 use serde_json::{Map, Value};
 
 use crate::Error;
-use crate::deep_stack::with_stack;
+use crate::deep_stack::{has_stack, with_stack};
 use crate::python::{float_repr, to_json};
 use crate::strftime::strftime;
 use crate::tags::{MAX_TAG_BYTES, overlong_tag};
@@ -36,6 +36,9 @@ const MAX_STEPS: u64 = 20_000_000;
 const STACK: usize = 4 << 20;
 const STACK_PER_BYTE: usize = 512;
 const STACK_PER_STEP: usize = if cfg!(debug_assertions) { 512 } else { 128 };
+
+/// Bytes of a conversation of usual length, see [`ChatTemplate::STACK`].
+const USUAL_BYTES: u64 = 2048;
 
 const DEFAULT: &str = "default";
 const TOOL_USE: &str = "tool_use";
@@ -78,6 +81,15 @@ impl fmt::Display for Refused {
 impl std::error::Error for Refused {}
 
 impl ChatTemplate {
+    /// Stack with which a thread can render conversations of usual length by itself. Only what is used of it takes memory.
+    pub const STACK: usize = stack(steps(USUAL_BYTES));
+
+    /// Says that the calling thread was started with [`ChatTemplate::STACK`] beside the stack for its own work. On other threads, and
+    /// for longer conversations, [`ChatTemplate::render`] starts a thread each time, which takes longer than most templates.
+    pub fn render_on_this_thread() {
+        has_stack(Self::STACK);
+    }
+
     /// Parses a template. `file` is its name in messages; `special_tokens` are variables such as `bos_token`.
     ///
     /// # Errors
@@ -124,7 +136,7 @@ impl ChatTemplate {
     /// does not come to an end, [`Error::Template`] for anything else that goes wrong in it.
     pub fn render(&self, conversation: &Conversation<'_>) -> Result<String, Error> {
         let n_bytes = size(conversation.messages) + conversation.tools.map_or(0, size);
-        let steps = BASE_STEPS.saturating_add(STEPS_PER_BYTE.saturating_mul(n_bytes)).min(MAX_STEPS);
+        let steps = steps(n_bytes);
         let mut environment = self.environment.clone();
         environment.set_fuel(Some(steps));
         let now = conversation.unix_seconds;
@@ -135,8 +147,7 @@ impl ChatTemplate {
             })
         });
         let name = if self.has_tool_use && conversation.tools.is_some() { TOOL_USE } else { DEFAULT };
-        // At most MAX_STEPS, which fits.
-        with_stack(STACK + STACK_PER_STEP * steps as usize, || {
+        with_stack(stack(steps), || {
             environment
                 .get_template(name)
                 .and_then(|template| template.render(self.variables(conversation)))
@@ -173,6 +184,17 @@ impl ChatTemplate {
         }
         Error::Template { file, message: causes(error) }
     }
+}
+
+/// Steps for a conversation of so many bytes.
+const fn steps(n_bytes: u64) -> u64 {
+    let steps = BASE_STEPS.saturating_add(STEPS_PER_BYTE.saturating_mul(n_bytes));
+    if steps < MAX_STEPS { steps } else { MAX_STEPS }
+}
+
+/// Stack for so many steps, which are at most [`MAX_STEPS`].
+const fn stack(steps: u64) -> usize {
+    STACK + STACK_PER_STEP * steps as usize
 }
 
 /// The environment of chat templates, without the functions that depend on the conversation.

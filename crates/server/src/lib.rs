@@ -38,6 +38,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use paceline_checkpoint::ChatTemplate;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -56,6 +57,8 @@ pub use settings::Settings;
 const WORKERS: usize = 1;
 /// Threads that read prompts.
 const READERS: usize = 4;
+/// Stack of a thread, beside what templates need.
+const OWN_STACK: usize = 2 << 20;
 /// After a cut, so long for the tasks to notice.
 const CUT_TIME: Duration = Duration::from_secs(5);
 
@@ -99,6 +102,8 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(WORKERS)
             .max_blocking_threads(READERS)
+            .thread_stack_size(OWN_STACK + ChatTemplate::STACK)
+            .on_thread_start(ChatTemplate::render_on_this_thread)
             .thread_name("paceline-http")
             .enable_all()
             .build()?;
