@@ -18,6 +18,7 @@ use paceline::{Completion, DraftStatistics, Event, Failed, Request, Ticket, Usag
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::time::{Instant, Sleep, sleep_until};
+use tracing::Span;
 
 use crate::app::{App, Served};
 use crate::error::ApiError;
@@ -62,6 +63,8 @@ pub(crate) struct Generation {
     started: Instant,
     /// Sleeps until the answer has taken too long. Made once: a timer for each wait would cost more than the wait.
     deadline: Option<Pin<Box<Sleep>>>,
+    /// Names the request in the log.
+    span: Span,
     /// Given back when all has ended.
     _places: OwnedSemaphorePermit,
 }
@@ -230,8 +233,14 @@ impl Generation {
             outputs,
             started,
             deadline,
+            span: Span::current(),
             _places: places,
         })
+    }
+
+    /// The request in the log, for what happens after its answer has begun.
+    pub(crate) fn span(&self) -> &Span {
+        &self.span
     }
 
     /// Whether all outputs have ended.
@@ -322,6 +331,24 @@ impl Generation {
             n_outputs: self.outputs.len(),
             draft: self.outputs.iter().filter_map(|output| output.draft.clone()).collect(),
         }
+    }
+}
+
+impl Drop for Generation {
+    /// Says in the log what became of the request; of a stream that is known only now.
+    fn drop(&mut self) {
+        let timings = self.timings();
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        self.span.in_scope(|| {
+            tracing::info!(
+                outputs = self.outputs.len(),
+                unfinished = self.n_open,
+                tokens = timings.n_tokens,
+                first_token_ms = timings.first_token.map(ms),
+                ms = ms(self.started.elapsed()),
+                "generated"
+            );
+        });
     }
 }
 

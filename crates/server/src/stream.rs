@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header;
+use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream::unfold;
@@ -96,8 +96,12 @@ impl<F: Format> Streamed<F> {
             let part = state.next().await?;
             Some((Ok::<_, Infallible>(part), state))
         });
-        let headers =
-            [(header::CONTENT_TYPE, "text/event-stream; charset=utf-8"), (header::CACHE_CONTROL, "no-cache")];
+        let headers = [
+            (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
+            (header::CACHE_CONTROL, "no-cache"),
+            // nginx would hold events back.
+            (HeaderName::from_static("x-accel-buffering"), "no"),
+        ];
         (headers, Body::from_stream(body)).into_response()
     }
 }
@@ -190,7 +194,8 @@ impl<F: Format> State<F> {
     }
 
     fn fail(&mut self, error: &ApiError) {
-        tracing::warn!(id = self.streamed.envelope.id, %error, "a stream is cut off");
+        let span = self.streamed.generation.span();
+        span.in_scope(|| tracing::warn!(answer = self.streamed.envelope.id, %error, "a stream is cut off"));
         write_event(&mut self.out, &error.body());
         self.out.extend_from_slice(b"data: [DONE]\n\n");
         self.done = true;

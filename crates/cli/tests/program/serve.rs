@@ -20,7 +20,10 @@ struct Running {
 impl Running {
     /// Starts a server at a free port, and waits for its line.
     fn start(arguments: &[&str]) -> Self {
-        let mut command = paceline();
+        Self::start_as(paceline(), arguments)
+    }
+
+    fn start_as(mut command: Command, arguments: &[&str]) -> Self {
         command.args(["serve", "--port", "0", "--threads", "1", "--context", "256"]).args(arguments);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
         let mut line = String::new();
@@ -33,25 +36,39 @@ impl Running {
     }
 
     fn get(&self, path: &str) -> String {
+        self.ask(&format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"))
+    }
+
+    /// Sends a request that closes its connection, and gives the answer.
+    fn ask(&self, request: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
     }
 
-    /// Sends a signal and gives the exit code and the log.
-    fn end(mut self, signal: &str) -> (Option<i32>, String) {
+    fn signal(&self, signal: &str) {
         let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
         assert!(sent.success());
-        let status = self.wait();
+    }
+
+    /// Sends a signal and gives the exit code and the log.
+    fn end(self, signal: &str) -> (Option<i32>, String) {
+        self.signal(signal);
+        self.wait()
+    }
+
+    /// Waits for the end, and gives the exit code and the log.
+    fn wait(mut self) -> (Option<i32>, String) {
+        let status = self.ended();
         let mut log = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
         (status.code(), log)
     }
 
-    fn wait(&mut self) -> ExitStatus {
+    fn ended(&mut self) -> ExitStatus {
         for _ in 0..PATIENCE.as_millis() / 5 {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
@@ -87,6 +104,69 @@ fn it_serves_the_built_in_model_until_a_signal() {
         assert_eq!(code, Some(0), "{log}");
         assert!(log.contains("answered") && log.contains("/v1/models"), "{log}");
     }
+}
+
+#[test]
+#[cfg(all(unix, feature = "tiny"))]
+fn a_second_signal_does_not_wait() {
+    for (first, second) in [("-TERM", "-TERM"), ("-INT", "-TERM")] {
+        let server = Running::start(&["--drain-time", "100000", "--body-time", "100000"]);
+        // Of a request that was begun, and whose body does not come.
+        let mut begun = TcpStream::connect(&server.address).unwrap();
+        let head =
+            "POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n";
+        write!(begun, "{head}expect: 100-continue\r\n\r\n").unwrap();
+        let mut go_on = [0; 12];
+        begun.read_exact(&mut go_on).unwrap();
+        assert_eq!(&go_on, b"HTTP/1.1 100");
+        server.signal(first);
+        while TcpStream::connect(&server.address).is_ok() {
+            thread::sleep(Duration::from_millis(10));
+        }
+        let (code, log) = server.end(second);
+        assert_eq!(code, Some(0), "{log}");
+        assert!(log.contains("cutting off"), "{log}");
+    }
+}
+
+#[test]
+#[cfg(all(unix, feature = "tiny"))]
+fn the_log_tells_of_each_request_under_its_id() {
+    let server = Running::start(&["--log-format", "json"]);
+    let body = r#"{"prompt": "Once", "max_tokens": 5, "n": 2, "ignore_eos": true, "stream": true}"#;
+    let request = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-request-id: mine-1\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let answer = server.ask(&request);
+    assert!(answer.contains("x-request-id: mine-1\r\n") && answer.contains("data: [DONE]"), "{answer}");
+    let (_, log) = server.end("-TERM");
+    let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let told = |message: &str| {
+        let line = lines.iter().find(|line| line["fields"]["message"] == message);
+        let line = line.unwrap_or_else(|| panic!("no {message}: {log}"));
+        assert_eq!(line["span"]["id"], "mine-1", "{line}");
+        line["fields"].clone()
+    };
+    assert_eq!(told("answered")["status"], 200);
+    let generated = told("generated");
+    assert_eq!(
+        (&generated["outputs"], &generated["unfinished"], &generated["tokens"]),
+        (&2.into(), &0.into(), &10.into())
+    );
+}
+
+#[test]
+#[cfg(feature = "tiny")]
+fn a_key_may_come_from_the_environment() {
+    let mut command = paceline();
+    command.env("PACELINE_API_KEY", "from-outside");
+    let server = Running::start_as(command, &[]);
+    assert!(server.get("/v1/models").starts_with("HTTP/1.1 401"));
+    let request = "GET /v1/models HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer from-outside\r\n\r\n";
+    assert!(server.ask(request).starts_with("HTTP/1.1 200"));
+    server.end("-TERM");
 }
 
 #[test]
