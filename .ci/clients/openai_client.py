@@ -32,6 +32,30 @@ def chat_stream(client):
     assert reasons[-1] == whole.choices[0].finish_reason and not any(reasons[:-1])
 
 
+def several_streamed(client):
+    """Several outputs with all that a stream can carry beside text."""
+    ask = dict(model="tiny", messages=STORY, n=3, temperature=0.9, seed=7, max_completion_tokens=30, logprobs=True, top_logprobs=2,
+               stop=["zzz", "\n\n"], prediction={"type": "content", "content": "Once upon a time"}, user="me", store=True,
+               metadata={"a": "b"}, reasoning_effort="low")
+    whole = client.chat.completions.create(**ask)
+    text, entries, reasons = {}, {}, {}
+    for chunk in client.chat.completions.create(**ask, stream=True):
+        for choice in chunk.choices:
+            text[choice.index] = text.get(choice.index, "") + (choice.delta.content or "")
+            entries.setdefault(choice.index, []).extend(choice.logprobs.content if choice.logprobs else [])
+            reasons[choice.index] = choice.finish_reason
+    for choice in whole.choices:
+        got = (text[choice.index], entries[choice.index], reasons[choice.index])
+        assert got == (choice.message.content, choice.logprobs.content, choice.finish_reason)
+
+
+def raw_response(client):
+    raw = client.chat.completions.with_raw_response.create(model="tiny", messages=CAPITAL, extra_headers={"x-request-id": "mine"})
+    assert raw.request_id == raw.headers["x-request-id"] == "mine" and raw.parse().choices
+    with client.chat.completions.with_streaming_response.create(model="tiny", messages=CAPITAL, stream=True) as response:
+        assert "data: [DONE]" in list(response.iter_lines())
+
+
 def helper_stream(client):
     """The helper that puts chunks together by itself."""
     with client.chat.completions.stream(model="tiny", messages=CAPITAL, temperature=0) as stream:
@@ -124,7 +148,7 @@ def concurrent(client):
 
 def main():
     client = openai.OpenAI(base_url=URL, api_key="ci-key", max_retries=0, timeout=120)
-    for check in (chat, chat_stream, helper_stream, logprobs, completions, extensions, models, errors, cancel, concurrent):
+    for check in (chat, chat_stream, several_streamed, raw_response, helper_stream, logprobs, completions, extensions, models, errors, cancel, concurrent):
         check(client)
         print("  python", openai.__version__, check.__name__)
 

@@ -57,6 +57,9 @@ fn check(message: &mut Value) -> Result<(), Problem> {
         }
         None => return Err((".role".to_owned(), "is missing".to_owned())),
     }
+    if let Some(other) = fields.get("name").filter(|name| !name.is_string()) {
+        return Err((".name".to_owned(), format!("is {}; expected a string", describe(other))));
+    }
     for name in ["tool_calls", "function_call"] {
         let empty = fields.get(name).is_none_or(|calls| calls.as_array().is_some_and(Vec::is_empty));
         if !empty {
@@ -131,6 +134,7 @@ mod tests {
             (r#"[{"role": "user", "content": "a"}, {"role": "king", "content": "a"}]"#, "messages[1].role"),
             (r#"[{"role": 1, "content": "a"}]"#, "messages[0].role"),
             (r#"[{"role": "tool", "content": "a"}]"#, "messages[0].role"),
+            (r#"[{"role": "user", "content": "a", "name": {}}]"#, "messages[0].name"),
             (r#"[{"role": "user"}]"#, "messages[0].content"),
             (r#"[{"role": "user", "content": 5}]"#, "messages[0].content"),
             (r#"[{"role": "user", "content": [5]}]"#, "messages[0].content[0]"),

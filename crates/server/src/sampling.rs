@@ -4,7 +4,7 @@ use paceline::{DraftSettings, LogprobOptions, NumberError, Request, SamplingOpti
 use serde_json::Value;
 
 use crate::error::ApiError;
-use crate::fields::{Fields, MOST, describe, to_f32};
+use crate::fields::{Fields, MOST, describe, to_f32, whole};
 
 /// Most stop strings of a request.
 const MAX_STOPS: usize = 16;
@@ -41,10 +41,10 @@ impl Parameters {
         let stream = fields.flag("stream")?.unwrap_or(false);
         let mut include_usage = false;
         if let Some(mut options) = fields.object("stream_options")? {
-            if !stream {
+            include_usage = options.flag("include_usage")?.unwrap_or(false);
+            if include_usage && !stream {
                 return Err(fields.error("stream_options", "is for streams; expected stream: true with it"));
             }
-            include_usage = options.flag("include_usage")?.unwrap_or(false);
         }
         Ok(Self {
             n,
@@ -139,7 +139,7 @@ fn top_k(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     match fields.value_held("top_k")? {
         None => Ok(None),
         Some(value) if value.as_i64() == Some(-1) => Ok(Some(0)),
-        Some(value) => match crate::fields::whole(&value) {
+        Some(value) => match whole(&value) {
             Some(k) => Ok(Some(usize::try_from(k).unwrap_or(usize::MAX))),
             None => {
                 let problem =
@@ -153,7 +153,7 @@ fn top_k(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
 /// Any 64 bits: OpenAI's seeds have a sign.
 fn seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
     let Some(value) = fields.value("seed") else { return Ok(None) };
-    match value.as_i64().map(i64::cast_unsigned).or(value.as_u64()) {
+    match value.as_i64().map(i64::cast_unsigned).or_else(|| whole(&value)) {
         Some(seed) => Ok(Some(seed)),
         None => {
             Err(fields.error("seed", format!("is {}; expected a whole number of 64 bits", describe(&value))))
@@ -191,7 +191,7 @@ fn allowed(fields: &mut Fields) -> Result<Option<Vec<TokenId>>, ApiError> {
 
 /// A list of token ids.
 pub(crate) fn token_ids(value: &Value) -> Option<Vec<TokenId>> {
-    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok()).map(TokenId);
+    let id = |value: &Value| whole(value).and_then(|id| u32::try_from(id).ok()).map(TokenId);
     value.as_array()?.iter().map(id).collect()
 }
 
@@ -263,6 +263,19 @@ mod tests {
         assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (0.7, 64, 0.9));
         let nulls = r#"{"temperature": null, "stop": null, "seed": null, "logit_bias": null, "stream_options": null}"#;
         assert_eq!(take(nulls).unwrap().sampling, *sampling);
+        // Options of a stream that ask for nothing are as good as none.
+        for options in ["{}", r#"{"include_usage": false}"#, r#"{"include_usage": null}"#] {
+            assert!(!take(&format!(r#"{{"stream_options": {options}}}"#)).unwrap().include_usage);
+        }
+    }
+
+    #[test]
+    fn whole_numbers_may_be_written_with_a_point() {
+        let taken =
+            take(r#"{"n": 2.0, "top_k": 5.0, "min_tokens": 3.0, "seed": 7.0, "temperature": 1}"#).unwrap();
+        let sampling = &taken.sampling;
+        assert_eq!((taken.n, sampling.top_k, sampling.min_tokens, sampling.seed), (2, 5, 3, Some(7)));
+        assert_eq!(take(r#"{"seed": 18446744073709551615}"#).unwrap().sampling.seed, Some(u64::MAX));
     }
 
     #[test]

@@ -103,7 +103,12 @@ fn answers_are_as_they_are_described() {
             let mut body = body;
             body["stream"] = json!(true);
             body["stream_options"] = json!({"include_usage": true});
-            let chunk = schema(&document, "post", path, 200, "text/event-stream");
+            let event = schema(&document, "post", path, 200, "text/event-stream")["$ref"].as_str().unwrap();
+            let event = document.pointer(event.trim_start_matches('#')).unwrap();
+            let data = event["properties"]["data"]["anyOf"].as_array().unwrap();
+            assert_eq!(data[0]["enum"], json!(["[DONE]"]));
+            let chunk = &data[1]["contentSchema"]["anyOf"][0];
+            assert!(chunk["$ref"].is_string(), "{event}");
             for got in post(server.address, path, &body).chunks() {
                 check(&document, chunk, &got, path).unwrap();
             }

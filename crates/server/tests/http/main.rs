@@ -6,6 +6,7 @@ mod client;
 mod description;
 mod field_bugs;
 mod gate;
+mod habits;
 mod limits;
 mod load;
 mod same_text;
