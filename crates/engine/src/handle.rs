@@ -48,6 +48,15 @@ impl EngineHandle {
     /// # Errors
     /// The system gives no thread.
     pub fn spawn(engine: Engine) -> io::Result<Self> {
+        Self::spawn_with(engine, || ())
+    }
+
+    /// The same with something to do after each round, on the engine's thread, when all listeners have heard what it brought: it must
+    /// return at once and must not panic. It is dropped when the thread ends.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn spawn_with(engine: Engine, after_round: impl FnMut() + Send + 'static) -> io::Result<Self> {
         let (commands, inbox) = mpsc::channel();
         let admission = engine.admission().clone();
         let next_id = engine.next_id();
@@ -55,7 +64,7 @@ impl EngineHandle {
         let board = Arc::clone(&status);
         let thread = thread::Builder::new()
             .name("paceline-engine".into())
-            .spawn(move || serve(engine, inbox, &board))?;
+            .spawn(move || serve(engine, inbox, &board, after_round))?;
         let entrance = Mutex::new((next_id, commands));
         Ok(Self { shared: Arc::new(Shared { admission, entrance, status, thread: Some(thread) }) })
     }
@@ -190,7 +199,12 @@ impl Iterator for Events {
 }
 
 /// The engine's thread: rounds while there is work, otherwise sleep until a command comes.
-fn serve(mut engine: Engine, inbox: Receiver<Command>, board: &Mutex<EngineStatus>) {
+fn serve(
+    mut engine: Engine,
+    inbox: Receiver<Command>,
+    board: &Mutex<EngineStatus>,
+    mut after_round: impl FnMut(),
+) {
     let mut listeners: HashMap<RequestId, Listener> = HashMap::new();
     let (mut events, mut of_one) = (Vec::new(), Vec::new());
     loop {
@@ -223,6 +237,7 @@ fn serve(mut engine: Engine, inbox: Receiver<Command>, board: &Mutex<EngineStatu
                 listeners.remove(&id);
             }
         }
+        after_round();
         if let Err(broken) = stepped {
             lock(board).broken = Some(broken);
             return;

@@ -1,9 +1,9 @@
 //! Outputs on their way: submits requests to the engine and waits for their events without blocking a thread.
 //!
 //! ```text
-//! engine's thread   -> listener of each output -> one bounded queue -> the task of the request
+//! engine's thread   -> listener of each output -> post -> one bounded queue -> the task of the request
 //! ```
-//! The listener never waits. It counts tokens when they are made, and passes events on: those of a round together, or, where
+//! The listener never waits. It counts tokens when they are made, and leaves events at the post: those of a round together, or, where
 //! nobody looks at an answer before it is whole, all of an output at its end, so that the task does not take processor time from
 //! the rounds. If the queue is full, whoever should read it is too slow: the request ends with an error that says so. Dropping a
 //! [`Generation`] cancels what has not ended, which the engine does before its next round.
@@ -16,13 +16,14 @@ use std::vec::Drain;
 
 use paceline::{Completion, DraftStatistics, Event, Failed, Request, Ticket, Usage};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::sync::mpsc::{self, Receiver, Sender};
+use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tracing::Span;
 
 use crate::app::{App, Served};
 use crate::error::ApiError;
 use crate::metrics::Metrics;
+use crate::post::{Post, Route};
 use crate::timings::Timings;
 
 /// Rounds of one output that may wait for a reader.
@@ -30,14 +31,10 @@ const QUEUE_ROUNDS: usize = 8192;
 /// Rounds that are taken at one time.
 const MOST_AT_ONCE: usize = 256;
 
-/// Rounds that follow each other quicker than this share a part: waking a task and writing to its socket costs more than making
-/// a chunk, and nobody reads so fast. A model whose rounds take as long has every round passed on at its end.
-const GATHER: Duration = Duration::from_millis(1);
-
-/// When events of an output are passed on.
+/// When events of an output are left at the post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
-    /// After a round, unless the last part was passed on less than [`GATHER`] before; then with those of the next one.
+    /// After each round.
     Rounds,
     /// When it has ended.
     Whole,
@@ -77,8 +74,9 @@ struct Output {
     draft: Option<DraftStatistics>,
 }
 
-/// Events of an output that were passed on together.
-struct Part {
+/// Events of an output that come together.
+#[derive(Debug)]
+pub(crate) struct Part {
     index: usize,
     events: Vec<Event>,
     progress: Progress,
@@ -101,12 +99,12 @@ struct Listener {
     n_prompt: usize,
     started: Instant,
     progress: Progress,
-    /// What was not passed on yet.
+    /// What was not left at the post yet.
     events: Vec<Event>,
-    passed_on: Option<Instant>,
+    has_begun: bool,
     has_finished: bool,
-    queue: Sender<Part>,
-    overflow: Arc<AtomicBool>,
+    post: Arc<Post<Part>>,
+    route: Arc<Route<Part>>,
 }
 
 impl Listener {
@@ -122,9 +120,11 @@ impl Listener {
             self.metrics.finished(finished.reason.as_str(), finished.usage, self.started.elapsed());
         }
         let has_ended = matches!(last, Some(Event::Finished(_) | Event::Failed(_)));
-        if has_ended || (self.delivery == Delivery::Rounds && is_due(self.passed_on, now)) {
-            self.passed_on = Some(now);
-            self.pass_on();
+        if has_ended || self.delivery == Delivery::Rounds {
+            let part =
+                Part { index: self.index, events: std::mem::take(&mut self.events), progress: self.progress };
+            self.post.leave(&self.route, part, has_ended || !self.has_begun);
+            self.has_begun = true;
         }
     }
 
@@ -145,19 +145,6 @@ impl Listener {
         progress.last_token = now;
         progress.n_tokens += n_tokens;
     }
-
-    fn pass_on(&mut self) {
-        let events = std::mem::take(&mut self.events);
-        let part = Part { index: self.index, events, progress: self.progress };
-        if let Err(mpsc::error::TrySendError::Full(_)) = self.queue.try_send(part) {
-            self.overflow.store(true, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Whether a round that ends now is passed on at once.
-fn is_due(passed_on: Option<Instant>, now: Instant) -> bool {
-    passed_on.is_none_or(|passed_on| now.duration_since(passed_on) >= GATHER)
 }
 
 impl Drop for Listener {
@@ -195,8 +182,7 @@ impl Generation {
             model.engine.check(request).map_err(|refused| ApiError::refused(&refused, prompt))?;
         }
         let places = served.places(requests.len()).inspect_err(|_| app.metrics.rejected())?;
-        let (sender, queue) = mpsc::channel(QUEUE_ROUNDS * requests.len());
-        let overflow = Arc::new(AtomicBool::new(false));
+        let (route, queue, overflow) = Route::new(QUEUE_ROUNDS * requests.len());
         let started = Instant::now();
         let progress = Progress { first_token: None, last_token: started, n_tokens: 0 };
         let mut outputs: Vec<Output> = Vec::with_capacity(requests.len());
@@ -212,10 +198,10 @@ impl Generation {
                 started,
                 progress,
                 events: Vec::new(),
-                passed_on: None,
+                has_begun: false,
                 has_finished: false,
-                queue: sender.clone(),
-                overflow: Arc::clone(&overflow),
+                post: Arc::clone(&model.post),
+                route: Arc::clone(&route),
             };
             let ticket = model
                 .engine
@@ -349,19 +335,5 @@ impl Drop for Generation {
                 "generated"
             );
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_quick_rounds_wait_for_the_next_one() {
-        let passed_on = Instant::now();
-        assert!(is_due(None, passed_on));
-        assert!(!is_due(Some(passed_on), passed_on));
-        assert!(!is_due(Some(passed_on), passed_on + GATHER / 2));
-        assert!(is_due(Some(passed_on), passed_on + GATHER));
     }
 }

@@ -5,7 +5,7 @@
 //! events of a request go into its bounded queue, and from there to the connection as fast as it is read.
 //!
 //! Where to look: `router.rs` has the paths; `chat.rs` and `completions.rs` the two ways to ask for text, with what they share in
-//! `sampling.rs` (fields), `generation.rs` (outputs on their way) and `stream.rs` (server-sent events); `connection.rs` the limits of
+//! `sampling.rs` (fields), `generation.rs` and `post.rs` (outputs on their way) and `stream.rs` (server-sent events); `connection.rs` the limits of
 //! connections; `openapi.json` is the published description, which a test compares with the handlers.
 //!
 //! What it does not do: it opens no file, computes nothing of a model, and speaks no TLS; put a proxy in front for that.
@@ -24,6 +24,7 @@ mod messages;
 mod metrics;
 mod model;
 mod openapi;
+mod post;
 mod router;
 mod sampling;
 mod settings;
@@ -127,6 +128,8 @@ impl Server {
     /// # Panics
     /// At the second model.
     pub fn publish(&self, model: Model) {
+        let post = Arc::clone(&model.post);
+        self.runtime.spawn(async move { post.carry().await });
         self.app.publish(model);
     }
 

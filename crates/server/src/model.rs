@@ -7,13 +7,18 @@ use paceline::{Engine, EngineHandle, ModelFolder, SamplingOptions, TokenId, Toke
 use paceline_checkpoint::{ChatTemplate, Conversation, Error};
 use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::error::ApiError;
+use crate::generation::Part;
+use crate::post::Post;
 
 /// A loaded model, ready to be served.
 pub struct Model {
     pub(crate) name: String,
     pub(crate) engine: EngineHandle,
+    /// Takes what the engine generates to those who asked.
+    pub(crate) post: Arc<Post<Part>>,
     pub(crate) tokenizer: Arc<Tokenizer>,
     /// What a request gets that does not say: what the checkpoint wants, else what OpenAI has.
     pub(crate) defaults: SamplingOptions,
@@ -81,6 +86,8 @@ impl Model {
         let sizes = *engine.sizes();
         let drafters = engine.drafters().into_iter();
         let drafters = drafters.map(|(kind, suggested)| LoadedDrafter { kind, suggested }).collect();
+        let post = Arc::new(Post::default());
+        let rounds = Rounds(Arc::clone(&post));
         Ok(Self {
             name,
             tokenizer,
@@ -93,7 +100,8 @@ impl Model {
             created: unix_seconds(),
             template,
             reads_parts,
-            engine: EngineHandle::spawn(engine)?,
+            engine: EngineHandle::spawn_with(engine, move || rounds.0.round_over(Instant::now()))?,
+            post,
         })
     }
 
@@ -154,6 +162,15 @@ pub enum ModelError {
     /// The system gives no thread.
     #[error("no thread for the engine: {0}")]
     Thread(#[from] std::io::Error),
+}
+
+/// The engine's end of the post: when it goes, the engine has ended, and what is left is carried.
+struct Rounds(Arc<Post<Part>>);
+
+impl Drop for Rounds {
+    fn drop(&mut self) {
+        self.0.last_round_over();
+    }
 }
 
 /// A conversation of a request.

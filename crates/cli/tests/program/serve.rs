@@ -133,13 +133,15 @@ fn a_second_signal_does_not_wait() {
 #[cfg(all(unix, feature = "tiny"))]
 fn the_log_tells_of_each_request_under_its_id() {
     let server = Running::start(&["--log-format", "json"]);
-    let body = r#"{"prompt": "Once", "max_tokens": 5, "n": 2, "ignore_eos": true, "stream": true}"#;
+    let body =
+        r#"{"prompt": "Once", "max_tokens": 5, "n": 2, "ignore_eos": true, "stream": true, "frobnicate": 1}"#;
     let request = format!(
         "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-request-id: mine-1\r\n\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     let answer = server.ask(&request);
+    server.ask(&request.replace("mine-1", "mine-2"));
     assert!(answer.contains("x-request-id: mine-1\r\n") && answer.contains("data: [DONE]"), "{answer}");
     let (_, log) = server.end("-TERM");
     let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -155,6 +157,9 @@ fn the_log_tells_of_each_request_under_its_id() {
         (&generated["outputs"], &generated["unfinished"], &generated["tokens"]),
         (&2.into(), &0.into(), &10.into())
     );
+    // What is unknown is said once.
+    let unknown = lines.iter().filter(|line| line["fields"]["field"] == "frobnicate").count();
+    assert_eq!(unknown, 1, "{log}");
 }
 
 #[test]

@@ -34,6 +34,40 @@ fn clients_on_several_threads_get_their_own_text() {
 }
 
 #[test]
+fn a_round_is_over_when_all_have_heard_of_it() {
+    let model = ToyModel::default();
+    let engine = toy_engine(&model, sizes(300, 2, 64, 4), &nasty(Nasty::RightThenWrong), &[]);
+    let (log, told) = mpsc::channel();
+    let rounds = log.clone();
+    let handle = EngineHandle::spawn_with(engine, move || rounds.send(None).unwrap()).expect("a thread");
+    let tickets: Vec<_> = (0..2)
+        .map(|client| {
+            let log = log.clone();
+            let listener = move |round: Drain<'_, Event>| log.send(Some((client, round.count()))).unwrap();
+            handle.submit_to(Request::new(model.prompt(10, client), 40), listener).unwrap()
+        })
+        .collect();
+    drop(log);
+    // Both end by themselves; the log ends with the engine.
+    while handle.status().running + handle.status().waiting > 0 || handle.status().rounds == 0 {
+        thread::yield_now();
+    }
+    drop((tickets, handle));
+    let told: Vec<_> = told.iter().collect();
+    assert_eq!(told.last(), Some(&None), "the last round is over too");
+    let mut together = 0;
+    for round in told.split(Option::is_none) {
+        let clients: Vec<_> = round.iter().flatten().map(|(client, _)| *client).collect();
+        assert!(
+            clients.is_sorted() && clients.len() <= 2 && clients != [0, 0] && clients != [1, 1],
+            "{told:?}"
+        );
+        together += usize::from(clients == [0, 1]);
+    }
+    assert!(together > 0, "they never ran together: {told:?}");
+}
+
+#[test]
 fn a_dropped_client_makes_room_for_the_next() {
     let model = ToyModel::default();
     let handle = handle(&model);
