@@ -220,6 +220,8 @@ struct Cpu {
     avx512: bool,
     /// Dot products of bf16 are there, and in order.
     dots: bool,
+    /// They do more than FMA in the same time. (Intel's do half as much: they are a level there only for who asks for it.)
+    quick_dots: bool,
     amx: Result<(), Missing>,
 }
 
@@ -250,7 +252,7 @@ impl Cpu {
     fn best(&self) -> (Isa, Option<IsaNote>) {
         let chosen = match *self {
             Cpu { avx2: true, avx512: true, amx: Ok(()), .. } => Level::Amx,
-            Cpu { avx2: true, avx512: true, dots: true, .. } => Level::Avx512Bf16,
+            Cpu { avx2: true, avx512: true, dots: true, quick_dots: true, .. } => Level::Avx512Bf16,
             Cpu { avx2: true, avx512: true, .. } => Level::Avx512,
             Cpu { avx2: true, .. } => Level::Avx2,
             _ => Level::Scalar,
@@ -275,13 +277,20 @@ fn detect() -> Cpu {
             && is_x86_feature_detected!("avx512bf16")
             // SAFETY: both features were just seen.
             && unsafe { dots_in_order() },
+        quick_dots: is_amd(),
         amx: detect_amx(),
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 fn detect() -> Cpu {
-    Cpu { avx2: false, avx512: false, dots: false, amx: Err(Missing::Instructions) }
+    Cpu { avx2: false, avx512: false, dots: false, quick_dots: false, amx: Err(Missing::Instructions) }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn is_amd() -> bool {
+    let id = std::arch::x86_64::__cpuid_count(0, 0);
+    [id.ebx, id.edx, id.ecx].map(u32::to_le_bytes).concat() == b"AuthenticAMD"
 }
 
 /// Whether `vdpbf16ps` does what the kernels need: an FMA of the upper halves, then one of the lower halves, each rounded to nearest
@@ -403,7 +412,8 @@ mod tests {
 
     #[test]
     fn refused_amx_falls_to_avx512_and_says_so() {
-        let cpu = Cpu { avx2: true, avx512: true, dots: false, amx: Err(Missing::Permission(1)) };
+        let cpu =
+            Cpu { avx2: true, avx512: true, dots: true, quick_dots: false, amx: Err(Missing::Permission(1)) };
         let (isa, note) = cpu.best();
         assert_eq!(isa.level(), Level::Avx512);
         let note = note.unwrap().to_string();
@@ -413,14 +423,35 @@ mod tests {
     }
 
     #[test]
+    fn dot_products_are_chosen_where_they_are_quick() {
+        let quick =
+            Cpu { avx2: true, avx512: true, dots: true, quick_dots: true, amx: Err(Missing::Instructions) };
+        assert_eq!(quick.best(), (Isa(Level::Avx512Bf16), None));
+        let slow = Cpu { quick_dots: false, ..quick };
+        assert_eq!(slow.best(), (Isa(Level::Avx512), None));
+        assert_eq!(slow.level(Level::Avx512Bf16), Ok(Isa(Level::Avx512Bf16)));
+        let out_of_order = Cpu { dots: false, ..quick };
+        assert_eq!(out_of_order.best(), (Isa(Level::Avx512), None));
+        assert!(out_of_order.level(Level::Avx512Bf16).is_err());
+        let amx = Cpu { amx: Ok(()), ..quick };
+        assert_eq!(amx.best(), (Isa(Level::Amx), None));
+    }
+
+    #[test]
     fn an_absent_level_is_an_error_without_a_note() {
-        let cpu = Cpu { avx2: true, avx512: false, dots: false, amx: Err(Missing::Instructions) };
+        let cpu = Cpu {
+            avx2: true,
+            avx512: false,
+            dots: false,
+            quick_dots: false,
+            amx: Err(Missing::Instructions),
+        };
         assert_eq!(cpu.best(), (Isa(Level::Avx2), None));
         let expected =
             IsaError::Unavailable { level: Level::Avx512, reason: Missing::Instructions, best: Level::Avx2 };
         assert_eq!(cpu.level(Level::Avx512), Err(expected));
         // AMX alone is no level: f32 activations need the vector form.
-        let odd = Cpu { avx2: true, avx512: false, dots: true, amx: Ok(()) };
+        let odd = Cpu { avx2: true, avx512: false, dots: true, quick_dots: true, amx: Ok(()) };
         assert_eq!(odd.best().0.level(), Level::Avx2);
         assert!(odd.level(Level::Amx).is_err());
     }
