@@ -5,8 +5,11 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
+use ureq::config::Config;
 use ureq::http::{Method, Request, Response, Uri};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 use ureq::{Agent, Body, Proxy};
 
 use super::{HubError, HubSettings};
@@ -38,13 +41,14 @@ impl Client {
                 .unversioned_rustls_crypto_provider(Arc::new(rustls_graviola::default_provider()));
             config = config.tls_config(tls.build());
         }
-        Client { agent: config.build().new_agent() }
+        let (connector, resolver) = (DefaultConnector::default(), SayingLookups(DefaultResolver::default()));
+        Client { agent: Agent::with_parts(config.build(), connector, resolver) }
     }
 
     /// Sends a request without a body.
     ///
     /// # Errors
-    /// [`HubError::NoTls`], [`HubError::Tls`], [`HubError::Unreachable`], [`HubError::BadAnswer`].
+    /// [`HubError::NoTls`], [`HubError::Tls`], [`HubError::NoAddress`], [`HubError::Unreachable`], [`HubError::BadAnswer`].
     pub(super) fn send(
         &self,
         method: Method,
@@ -66,15 +70,42 @@ impl Client {
     }
 }
 
+/// Finds addresses of names, and marks the failures of that, which otherwise look like those of a connection.
+#[derive(Debug)]
+struct SayingLookups(DefaultResolver);
+
+/// The name of a host has no address, as far as can be found out.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct NoAddress(String);
+
+impl Resolver for SayingLookups {
+    fn resolve(
+        &self,
+        uri: &Uri,
+        config: &Config,
+        timeout: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        let no_address = |message| std::io::Error::new(ErrorKind::NotFound, NoAddress(message)).into();
+        self.0.resolve(uri, config, timeout).map_err(|error| match error {
+            ureq::Error::Io(error) => no_address(error.to_string()),
+            ureq::Error::HostNotFound => no_address(error.to_string()),
+            other => other,
+        })
+    }
+}
+
 /// What went wrong between here and the other side.
 fn failure(url: &Uri, error: ureq::Error) -> HubError {
     let (url, message) = (url.to_string(), error.to_string());
     match error {
+        ureq::Error::Io(error) if error.get_ref().is_some_and(|inner| inner.is::<NoAddress>()) => {
+            HubError::NoAddress { url, message: error.to_string() }
+        }
         // rustls hides its own errors in those of the socket.
         ureq::Error::Io(error) if error.kind() == ErrorKind::InvalidData => HubError::Tls { url, message },
         ureq::Error::Io(_)
         | ureq::Error::Timeout(_)
-        | ureq::Error::HostNotFound
         | ureq::Error::ConnectionFailed
         | ureq::Error::ConnectProxyFailed(_) => HubError::Unreachable { url, message },
         ureq::Error::Tls(_) | ureq::Error::Rustls(_) | ureq::Error::Pem(_) => HubError::Tls { url, message },

@@ -35,6 +35,16 @@ pub enum HubError {
         /// The instructions.
         needed: &'static str,
     },
+    /// The name of the host cannot be looked up: most often there is no network.
+    #[error(
+        "{url}: the name of the host cannot be looked up: {message}; is there a network, and are HF_ENDPOINT and the proxy right?"
+    )]
+    NoAddress {
+        /// What was to be fetched.
+        url: String,
+        /// What the operating system said.
+        message: String,
+    },
     /// No connection, or one that broke before the answer.
     #[error(
         "{url}: cannot be reached: {message}; is there a network, and are HF_ENDPOINT and the proxy right?"
@@ -234,11 +244,17 @@ impl HubError {
         }
     }
 
+    /// Whether no address was found for a name. Waiting seldom helps.
+    pub(super) fn is_lookup(&self) -> bool {
+        matches!(self, HubError::NoAddress { .. })
+    }
+
     /// Whether the same request may well succeed a little later.
     pub(super) fn is_temporary(&self) -> bool {
         matches!(
             self,
-            HubError::Unreachable { .. }
+            HubError::NoAddress { .. }
+                | HubError::Unreachable { .. }
                 | HubError::RateLimited { .. }
                 | HubError::Server { .. }
                 | HubError::Interrupted { .. }

@@ -6,6 +6,8 @@ use super::{HubError, HubEvent};
 
 /// Failures in a row that end a request.
 const MAX_FAILURES: u32 = 5;
+/// The same where a name cannot be looked up: without a network nobody wants to wait.
+const MAX_LOOKUPS: u32 = 2;
 /// The first wait; each further one is twice as long.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// Longest wait that the hub may ask for; beyond it the user decides.
@@ -40,7 +42,8 @@ impl<'a> Retries<'a> {
         events: &mut dyn FnMut(HubEvent<'_>),
     ) -> Result<(), HubError> {
         self.failures += 1;
-        if self.failures >= self.max_failures || !error.is_temporary() {
+        let most = if error.is_lookup() { self.max_failures.min(MAX_LOOKUPS) } else { self.max_failures };
+        if self.failures >= most || !error.is_temporary() {
             return Err(error);
         }
         let wait = match error {

@@ -56,6 +56,11 @@ fn without_a_network_the_cache_is_used() {
     assert_eq!(setup.fetch().unwrap(), snapshot);
     assert_eq!(*setup.events.borrow(), ["from cache"]);
     assert_eq!(setup.waits(), [0u64; 0]);
+    // A name that no resolver is asked for: it has an empty part.
+    setup.settings.endpoint = "http://no..hub".to_owned();
+    assert_eq!(setup.fetch().unwrap(), snapshot);
+    assert_eq!(setup.waits(), [0u64; 0]);
+    setup.settings.endpoint = "http://127.0.0.1:1".to_owned();
     // Not so when the hub answers that there is none.
     let error = setup.fetch_id("org/other").unwrap_err();
     assert!(matches!(error, HubError::Unreachable { .. }), "{error}");

@@ -182,6 +182,20 @@ fn silence_ends_a_connection() {
 }
 
 #[test]
+fn a_name_without_an_address_is_looked_up_once_more_and_no_longer() {
+    let mut setup = Setup::new(single(), NO_FAULT);
+    // A name that no resolver is asked for: it has an empty part.
+    setup.settings.endpoint = "http://no..hub".to_owned();
+    let error = setup.fetch().unwrap_err();
+    assert!(matches!(error, HubError::NoAddress { .. }), "{error}");
+    assert!(
+        error.to_string().contains("no..hub") && error.to_string().contains("is there a network"),
+        "{error}"
+    );
+    assert_eq!(setup.waits(), [1]);
+}
+
+#[test]
 fn a_plain_server_is_not_taken_for_a_secure_one() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut setup = Setup::new(single(), NO_FAULT);
