@@ -36,6 +36,15 @@ pub enum Error {
         /// Name of the missing file.
         file: &'static str,
     },
+    /// A model in a form that is not read.
+    #[error(
+        "{file}: GGUF is not read; expected the folder of the same model in safetensors form, with config.json, model.safetensors and \
+         tokenizer.json"
+    )]
+    Gguf {
+        /// The file.
+        file: PathBuf,
+    },
     /// The folder has no weights in a supported form.
     #[error(
         "{folder}: has no weights; expected model.safetensors, or model.safetensors.index.json with its shards"

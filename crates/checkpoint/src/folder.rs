@@ -45,11 +45,20 @@ impl ModelFolder {
     /// Opens the folder at `path`.
     ///
     /// # Errors
-    /// [`Error::NoFolder`], [`Error::NotAFolder`], [`Error::MissingFile`] without `config.json`, [`Error::Io`],
+    /// [`Error::NoFolder`], [`Error::NotAFolder`], [`Error::Gguf`], [`Error::MissingFile`] without `config.json`, [`Error::Io`],
     /// [`Error::FileTooLarge`], [`Error::Json`].
     pub fn open(path: &Path) -> Result<ModelFolder, Error> {
         match fs::metadata(path) {
-            Ok(metadata) if metadata.is_dir() => ModelFolder::new(path.to_path_buf(), Files::Disk),
+            Ok(metadata) if metadata.is_dir() => {
+                ModelFolder::new(path.to_path_buf(), Files::Disk).map_err(|error| match error {
+                    Error::MissingFile { folder, file } => match gguf_in(&folder) {
+                        Some(file) => Error::Gguf { file },
+                        None => Error::MissingFile { folder, file },
+                    },
+                    other => other,
+                })
+            }
+            Ok(_) if is_gguf(path) => Err(Error::Gguf { file: path.to_path_buf() }),
             Ok(_) => Err(Error::NotAFolder { path: path.to_path_buf() }),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 Err(Error::NoFolder { path: path.to_path_buf() })
@@ -183,6 +192,15 @@ impl ModelFolder {
     pub(crate) fn read(&self, name: &str, limit: u64) -> Result<Option<Cow<'_, [u8]>>, Error> {
         read_limited(&self.origin, &self.files, name, limit)
     }
+}
+
+fn is_gguf(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+}
+
+/// The first GGUF file of a folder, if it has one.
+fn gguf_in(folder: &Path) -> Option<PathBuf> {
+    fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).filter(|path| is_gguf(path)).min()
 }
 
 fn read_config(origin: &Path, files: &Files, name: &str) -> Result<Option<RawConfig>, Error> {

@@ -47,6 +47,11 @@ fn what_is_no_model_folder_is_explained() {
     assert!(error.to_string().ends_with("has no config.json; every model folder needs one"), "{error}");
     let error = ModelFolder::open(dir.path()).unwrap().tensors().unwrap_err();
     assert!(matches!(error, Error::MissingWeights { .. }), "{error}");
+    let other_form = folder(&[("b.gguf", b"GGUF"), ("a.GGUF", b"GGUF")]);
+    for place in [other_form.path().to_path_buf(), other_form.path().join("a.GGUF")] {
+        let error = ModelFolder::open(&place).unwrap_err().to_string();
+        assert!(error.contains("a.GGUF: GGUF is not read; expected the folder"), "{error}");
+    }
 }
 
 #[test]
