@@ -51,7 +51,7 @@ impl FromStr for Level {
     type Err = IsaError;
 
     fn from_str(word: &str) -> Result<Level, IsaError> {
-        let found = Level::ALL.into_iter().find(|level| level.name() == word);
+        let found = Level::ALL.into_iter().find(|level| level.name().eq_ignore_ascii_case(word));
         found.ok_or_else(|| IsaError::UnknownLevel { word: word.to_owned() })
     }
 }
@@ -402,6 +402,7 @@ mod tests {
     fn words_name_levels_and_back() {
         for level in Level::ALL {
             assert_eq!(level.to_string().parse(), Ok(level));
+            assert_eq!(level.to_string().to_uppercase().parse(), Ok(level));
         }
         let error = "AVX9".parse::<Level>().unwrap_err();
         assert_eq!(
