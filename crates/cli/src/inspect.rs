@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::made_up::{MadeUpArgs, open_shape};
 use crate::memory;
 use crate::model::{self, ActivationArg, ModelArg};
-use crate::numbers::{at_least_one, bytes, grouped};
+use crate::numbers::{at_least_one, bytes, grouped, whole};
 use crate::shapes;
 
 /// Bytes of a weight.
@@ -36,6 +36,9 @@ pub(crate) struct Args {
     context: Option<usize>,
     #[command(flatten)]
     draft: DrafterArgs,
+    /// As for `run`, and without effect: no weight is read here
+    #[arg(long, value_name = "SEED", value_parser = whole::<u64>, allow_hyphen_values = true)]
+    random_weights: Option<u64>,
     /// Type of the activations, and so of K/V
     #[arg(long, value_enum, default_value = "bf16")]
     activations: ActivationArg,

@@ -122,6 +122,8 @@ mod tests {
             mask_token: None,
             parameters: vec![],
             kv_groups: windows.iter().map(spec).collect(),
+            sliding: None,
+            full: None,
         }
     }
 

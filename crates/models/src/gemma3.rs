@@ -142,6 +142,9 @@ impl Config {
             mask_token: None,
             parameters,
             kv_groups: self.kv_layout().0,
+            // No assistant reads the K/V of this family.
+            sliding: None,
+            full: None,
         }
     }
 }
@@ -347,7 +350,6 @@ pub(crate) fn load(
         hidden_size: c.hidden_size,
         vocab_size: c.vocab_size,
         mask_token: None,
-        // No assistant reads the K/V of this family.
         sliding: None,
         full: None,
         hidden_post_norm: wanted.u,

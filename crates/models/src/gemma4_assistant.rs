@@ -15,7 +15,7 @@ use paceline_checkpoint::{Inexact, RawConfig, SIZES, Tensors};
 use crate::error::ModelError;
 use crate::gemma4::{LayerConfig, LayerKind, TextReader};
 use crate::loader::WeightLoader;
-use crate::target::{DrafterSize, ExportLayer, Exports};
+use crate::target::{Description, DrafterSize, ExportLayer, Exports, LentKv};
 
 /// Config of an assistant.
 #[derive(Clone, Debug, PartialEq)]
@@ -135,49 +135,74 @@ impl AssistantConfig {
         }
     }
 
-    /// Whether the assistant fits a target, and where its layers read.
+    /// Checks that the assistant fits a target, by both their configs.
+    ///
+    /// # Errors
+    /// [`ModelError::IncompatibleDrafter`].
+    pub fn fit(&self, raw: &RawConfig, target: &Description) -> Result<(), ModelError> {
+        let Description { architecture, hidden_size, vocab_size, sliding, full, .. } = target;
+        self.fit_lender(raw, architecture, [*hidden_size, *vocab_size], [*sliding, *full])
+    }
+
+    /// Where its layers read a target that it fits.
     fn bind(&self, raw: &RawConfig, target: &Exports) -> Result<Vec<ExportLayer>, ModelError> {
+        let sizes = [target.hidden_size, target.vocab_size];
+        let lent = [target.sliding, target.full].map(|layer| layer.map(|layer| layer.shape));
+        self.fit_lender(raw, &target.architecture, sizes, lent)?;
+        let source = |layer: &LayerConfig| match layer.kind {
+            LayerKind::Sliding => target.sliding,
+            LayerKind::Full => target.full,
+        };
+        Ok(self.layers.iter().map(|layer| source(layer).expect("it fits")).collect())
+    }
+
+    /// Checks it against what a target is and what it lends to sliding and full layers.
+    fn fit_lender(
+        &self,
+        raw: &RawConfig,
+        architecture: &str,
+        [hidden_size, vocab_size]: [usize; 2],
+        [sliding, full]: [Option<LentKv>; 2],
+    ) -> Result<(), ModelError> {
         let mismatch = |what: &str, expected: String, found: String| {
-            let (file, target) = (raw.file().to_path_buf(), target.architecture.clone());
+            let (file, target) = (raw.file().to_path_buf(), architecture.to_owned());
             ModelError::IncompatibleDrafter { file, target, what: what.to_owned(), expected, found }
         };
         let sizes = [
-            ("backbone_hidden_size", target.hidden_size, self.backbone_hidden_size),
-            ("vocab_size", target.vocab_size, self.vocab_size),
+            ("backbone_hidden_size", hidden_size, self.backbone_hidden_size),
+            ("vocab_size", vocab_size, self.vocab_size),
         ];
         for (what, expected, found) in sizes {
             if expected != found {
                 return Err(mismatch(what, expected.to_string(), found.to_string()));
             }
         }
-        let mut sources = Vec::with_capacity(self.layers.len());
         for layer in &self.layers {
-            let (kind, export) = match layer.kind {
-                LayerKind::Sliding => ("sliding_attention", target.sliding),
-                LayerKind::Full => ("full_attention", target.full),
+            let (kind, lent) = match layer.kind {
+                LayerKind::Sliding => ("sliding_attention", sliding),
+                LayerKind::Full => ("full_attention", full),
             };
-            let Some(export) = export else {
+            let Some(LentKv { spec, value_is_key }) = lent else {
                 let expected = format!("no {kind} layers, having no K/V of them for drafters");
                 return Err(mismatch("layer_types", expected, format!("a {kind} layer")));
             };
             let shape = |kv_heads, head_dim| format!("{kv_heads} K/V heads of {head_dim} in {kind} layers");
             let (expected, found) =
-                (shape(export.spec.kv_heads, export.spec.head_dim), shape(layer.kv_heads, layer.head_dim));
+                (shape(spec.kv_heads, spec.head_dim), shape(layer.kv_heads, layer.head_dim));
             if expected != found {
                 return Err(mismatch("num_key_value_heads and head_dim", expected, found));
             }
             let window = (layer.kind == LayerKind::Sliding).then_some(self.sliding_window);
-            if export.spec.window != window {
+            if spec.window != window {
                 let text = |window: Option<usize>| window.map_or("none".to_owned(), |keys| keys.to_string());
-                return Err(mismatch("sliding_window", text(export.spec.window), text(window)));
+                return Err(mismatch("sliding_window", text(spec.window), text(window)));
             }
-            if export.value_is_key != layer.value_is_key {
-                let [expected, found] = [export.value_is_key, layer.value_is_key].map(|is| is.to_string());
+            if value_is_key != layer.value_is_key {
+                let [expected, found] = [value_is_key, layer.value_is_key].map(|is| is.to_string());
                 return Err(mismatch("attention_k_eq_v", expected, found));
             }
-            sources.push(export);
         }
-        Ok(sources)
+        Ok(())
     }
 }
 

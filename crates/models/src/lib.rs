@@ -15,4 +15,6 @@ pub use dflash::{DFlash, DFlashConfig, DFlashRoom};
 pub use error::ModelError;
 pub use gemma4_assistant::{AssistantConfig, Gemma4Assistant};
 pub use registry::{LoadOptions, describe, load};
-pub use target::{Description, DrafterSize, ExportLayer, Exports, Limits, OwnedGroup, Parameters, Target};
+pub use target::{
+    Description, DrafterSize, ExportLayer, Exports, LentKv, Limits, OwnedGroup, Parameters, Target,
+};

@@ -41,6 +41,19 @@ pub struct Description {
     pub parameters: Vec<Parameters>,
     /// K/V groups.
     pub kv_groups: Vec<KvGroupSpec>,
+    /// What an assistant's sliding layers would read.
+    pub sliding: Option<LentKv>,
+    /// What its full layers would read.
+    pub full: Option<LentKv>,
+}
+
+/// Shape of K/V that a drafter may read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LentKv {
+    /// Shape of its group.
+    pub spec: KvGroupSpec,
+    /// Its V is the key projection (`attention_k_eq_v`).
+    pub value_is_key: bool,
 }
 
 /// Parameters of one kind.
@@ -88,10 +101,8 @@ pub struct DrafterSize {
 pub struct ExportLayer {
     /// Where its K/V lives.
     pub kv: KvLayer,
-    /// Shape of its group.
-    pub spec: KvGroupSpec,
-    /// Its V is the key projection (`attention_k_eq_v`).
-    pub value_is_key: bool,
+    /// What it is like.
+    pub shape: LentKv,
 }
 
 /// A K/V group that a drafter owns.

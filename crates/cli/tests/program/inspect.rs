@@ -68,4 +68,16 @@ fn drafters_are_counted_by_their_configs() {
     );
     let other = ["inspect", "--shape", "gemma4-31b", "--draft", "gemma4-26b-a4b-dflash"];
     refuses(paceline().args(other), 2, &["does not fit the target"]);
+    // Without a memory of its own to count, an assistant is compared all the same.
+    for (target, drafter, what) in [
+        ("gemma4-31b", "gemma4-e2b-assistant", "backbone_hidden_size"),
+        ("gemma4-e4b", "gemma4-e2b-assistant", "backbone_hidden_size"),
+    ] {
+        let other = ["inspect", "--shape", target, "--draft", drafter, "--random-weights", "7"];
+        refuses(paceline().args(other), 2, &["does not fit the target", what]);
+    }
+    let mut other = paceline();
+    other.arg("inspect").arg(oracle("gemma3")).arg("--draft").arg(oracle("gemma4_e_assistant"));
+    refuses(&mut other, 2, &["does not fit the target"]);
+    refuses(paceline().args(["inspect", "--draft"]).arg(oracle("gemma3")), 2, &["vocabulary"]);
 }

@@ -101,7 +101,9 @@ impl<'a> ToBind<'a> {
         }
         match raw.model_type()? {
             "gemma4_assistant" | "gemma4_unified_assistant" => {
-                Ok(ToBind::Assistant(folder, AssistantConfig::parse(raw)?))
+                let config = AssistantConfig::parse(raw)?;
+                config.fit(raw, target.description)?;
+                Ok(ToBind::Assistant(folder, config))
             }
             found => match paceline_models::describe(raw) {
                 Ok(description) => {

@@ -10,7 +10,7 @@ use crate::error::ModelError;
 use crate::loader::WeightLoader;
 use crate::registry::LoadOptions;
 use crate::taps::Taps;
-use crate::target::{Description, ExportLayer, Exports, Parameters};
+use crate::target::{Description, ExportLayer, Exports, LentKv, Parameters};
 
 /// What the config says, without a look at the weights.
 pub(crate) fn describe(raw: &RawConfig) -> Result<Description, ModelError> {
@@ -54,8 +54,7 @@ pub(crate) fn load(
         let layer = config.export_layer(kind)?;
         let (group, place) = places[layer];
         let kv = KvLayer { group: kv_groups[group], layer: place as u32 };
-        let value_is_key = config.layers[layer].value_is_key;
-        Some(ExportLayer { kv, spec: specs[group], value_is_key })
+        Some(ExportLayer { kv, shape: lent(&config, kind)? })
     };
     let exports = Exports {
         architecture: config.model_type.clone(),
@@ -121,6 +120,13 @@ fn stream(config: &Gemma4Config, backend: &mut dyn Backend, rows: usize) -> Resu
 /// `<mask>` in the vocabulary of every Gemma 4.
 const MASK_TOKEN: u32 = 4;
 
+/// The K/V that layers of a kind in a drafter may read.
+fn lent(config: &Gemma4Config, kind: LayerKind) -> Option<LentKv> {
+    let (specs, places) = config.kv_layout();
+    let layer = config.export_layer(kind)?;
+    Some(LentKv { spec: specs[places[layer].0], value_is_key: config.layers[layer].value_is_key })
+}
+
 fn description(config: &Gemma4Config) -> Description {
     Description {
         architecture: config.model_type.clone(),
@@ -132,6 +138,8 @@ fn description(config: &Gemma4Config) -> Description {
         mask_token: Some(MASK_TOKEN),
         parameters: parameters(config),
         kv_groups: config.kv_layout().0,
+        sliding: lent(config, LayerKind::Sliding),
+        full: lent(config, LayerKind::Full),
     }
 }
 

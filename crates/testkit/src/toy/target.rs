@@ -4,7 +4,7 @@ use paceline_backend::{
     Backend, BackendError, Buf, KvGroup, KvGroupSpec, KvLayer, KvWrite, Matrix, Op, Pass, Rope, Sees, Table,
     TokenId, ValueSource, Vector,
 };
-use paceline_models::{Description, ExportLayer, Exports, Limits, Target};
+use paceline_models::{Description, ExportLayer, Exports, LentKv, Limits, Target};
 
 use super::model::{ToyLayer, ToyModel};
 
@@ -46,6 +46,8 @@ impl ToyTarget {
             mask_token: None,
             parameters: Vec::new(),
             kv_groups: own_groups(model).collect(),
+            sliding: None,
+            full: None,
         }
     }
 
@@ -109,10 +111,11 @@ fn exports(model: &ToyModel, layers: &[Layer], wanted: Buf) -> Exports {
         Layer::Attention { kv, owns: true } => Some(*kv),
         _ => None,
     });
-    let export = |(kv, spec)| ExportLayer { kv, spec, value_is_key: false };
+    let export = |(kv, spec)| ExportLayer { kv, shape: LentKv { spec, value_is_key: false } };
     let owned: Vec<_> = owned.zip(own_groups(model)).map(export).collect();
-    let last =
-        |sliding: bool| owned.iter().rev().find(|export| export.spec.window.is_some() == sliding).copied();
+    let last = |sliding: bool| {
+        owned.iter().rev().find(|export| export.shape.spec.window.is_some() == sliding).copied()
+    };
     Exports {
         architecture: "toy".into(),
         embedding: Table { index: 0, width: HASH_WIDTH as u32 },

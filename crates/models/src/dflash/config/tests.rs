@@ -40,6 +40,8 @@ fn target() -> Description {
         mask_token: None,
         parameters: vec![],
         kv_groups: vec![],
+        sliding: None,
+        full: None,
     }
 }
 
