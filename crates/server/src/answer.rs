@@ -49,7 +49,7 @@ pub(crate) struct Answer<'a, C> {
     pub(crate) usage: Option<Option<Usage>>,
     /// The seed in force.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) seed: Option<u64>,
+    pub(crate) seed: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prompt_token_ids: Option<&'a [TokenIdJson]>,
     #[serde(skip_serializing_if = "Option::is_none")]

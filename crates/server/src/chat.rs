@@ -116,7 +116,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
     let mut generation = Generation::start(&app, served, requests.collect(), "messages", delivery)?;
 
     let envelope = Envelope::new("chatcmpl", model);
-    let Parameters { stream, include_usage, return_token_ids, ref stop, draft, .. } = parameters;
+    let Parameters { stream, include_usage, return_token_ids, ref stop, draft, seed_form, .. } = parameters;
     let mut usage = Usage::new(prompt.len(), prediction.is_some());
     if stream {
         let format = ChatChunks {
@@ -134,6 +134,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
             usage,
             include_usage,
             drafts_asked: draft.enabled,
+            seed_form,
         };
         return Ok(streamed.respond());
     }
@@ -145,7 +146,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         let choices = completions.iter().enumerate().map(|(index, completion)| {
             let finished = completion.finished.as_ref().expect("collected completions have ended");
             usage.add(finished);
-            seed = Some(finished.seed);
+            seed = Some(seed_form.tell(finished.seed));
             choice(&model, index, completion, finished, &parameters, logprobs.is_some())
         });
         let choices: Vec<Value> = choices.collect();

@@ -154,7 +154,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         return_token_ids: asked.parameters.return_token_ids,
         stops: asked.parameters.stop.clone(),
     };
-    let drafts_asked = asked.parameters.draft.enabled;
+    let (drafts_asked, seed_form) = (asked.parameters.draft.enabled, asked.parameters.seed_form);
     if asked.parameters.stream {
         let waiting = (0..n_outputs).map(|index| Echo::new(&shape, &prompts[index / n]));
         let format = Chunks { outputs: waiting.collect(), shape };
@@ -168,6 +168,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
             usage,
             include_usage,
             drafts_asked,
+            seed_form,
         };
         return Ok(streamed.respond());
     }
@@ -178,7 +179,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, request: Request) -> Res
         let choices = completions.iter().enumerate().map(|(index, completion)| {
             let finished = completion.finished.as_ref().expect("collected completions have ended");
             usage.add(finished);
-            seed = Some(finished.seed);
+            seed = Some(seed_form.tell(finished.seed));
             shape.whole(index, &prompts[index / n], completion, finished)
         });
         let choices: Vec<Choice> = choices.collect();

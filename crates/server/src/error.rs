@@ -105,10 +105,15 @@ impl ApiError {
         Self { code: Some("invalid_api_key"), ..error }
     }
 
-    /// Nothing is at this path.
-    pub(crate) fn no_such_path(path: &str) -> Self {
+    /// Nothing is at this path. `meant` is one that there is.
+    pub(crate) fn no_such_path(path: &str, meant: Option<&str>) -> Self {
         let shown: String = path.chars().take(100).collect();
-        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", format!("there is nothing at {shown}"))
+        let meant = meant.map_or(String::new(), |meant| format!("; did you mean {meant}?"));
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "invalid_request_error",
+            format!("there is nothing at {shown}{meant}"),
+        )
     }
 
     /// The path has other methods.
@@ -180,9 +185,21 @@ impl ApiError {
     }
 }
 
+/// Why a response is no answer, for the log.
+#[derive(Clone, Debug)]
+pub(crate) struct Reason(String);
+
+impl Reason {
+    /// Some hundred characters of it: values of the client's own may be in it.
+    pub(crate) fn shown(&self) -> String {
+        self.0.chars().take(300).collect()
+    }
+}
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = json_response(self.status, &self.body());
+        response.extensions_mut().insert(Reason(self.message));
         let headers = response.headers_mut();
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));

@@ -24,7 +24,7 @@ use crate::app::{App, Served};
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::post::{Post, Route};
-use crate::timings::Timings;
+use crate::timings::{Timings, milliseconds};
 
 /// Rounds of one output that may wait for a reader.
 const QUEUE_ROUNDS: usize = 8192;
@@ -57,6 +57,8 @@ pub(crate) struct Generation {
     overflow: Arc<AtomicBool>,
     outputs: Vec<Output>,
     n_open: usize,
+    /// The request said what it expects.
+    predicted: bool,
     started: Instant,
     /// Sleeps until the answer has taken too long. Made once: a timer for each wait would cost more than the wait.
     deadline: Option<Pin<Box<Sleep>>>,
@@ -182,6 +184,7 @@ impl Generation {
             model.engine.check(request).map_err(|refused| ApiError::refused(&refused, prompt))?;
         }
         let places = served.places(requests.len()).inspect_err(|_| app.metrics.rejected())?;
+        let predicted = requests.iter().any(|request| !request.prediction.is_empty());
         let (route, queue, overflow) = Route::new(QUEUE_ROUNDS * requests.len());
         let started = Instant::now();
         let progress = Progress { first_token: None, last_token: started, n_tokens: 0 };
@@ -216,6 +219,7 @@ impl Generation {
             parts: Vec::new(),
             overflow,
             n_open: outputs.len(),
+            predicted,
             outputs,
             started,
             deadline,
@@ -316,6 +320,7 @@ impl Generation {
             n_tokens: progress().map(|progress| progress.n_tokens).sum(),
             n_outputs: self.outputs.len(),
             draft: self.outputs.iter().filter_map(|output| output.draft.clone()).collect(),
+            predicted: self.predicted,
         }
     }
 }
@@ -324,14 +329,13 @@ impl Drop for Generation {
     /// Says in the log what became of the request; of a stream that is known only now.
     fn drop(&mut self) {
         let timings = self.timings();
-        let ms = |time: Duration| time.as_secs_f64() * 1e3;
         self.span.in_scope(|| {
             tracing::info!(
                 outputs = self.outputs.len(),
                 unfinished = self.n_open,
                 tokens = timings.n_tokens,
-                first_token_ms = timings.first_token.map(ms),
-                ms = ms(self.started.elapsed()),
+                first_token_ms = timings.first_token.map(milliseconds),
+                ms = milliseconds(self.started.elapsed()),
                 "generated"
             );
         });

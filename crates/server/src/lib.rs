@@ -77,7 +77,7 @@ pub struct Server {
 #[non_exhaustive]
 pub enum ServeError {
     /// The address can not be listened at.
-    #[error("{host}:{port}: cannot listen there: {error}")]
+    #[error("{host}:{port}: cannot listen there: {error}{}", other_port(error))]
     Listen {
         /// Name or address.
         host: String,
@@ -92,6 +92,16 @@ pub enum ServeError {
     /// The engine stopped by itself.
     #[error("the engine has stopped{}", .0.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
     Engine(Option<paceline::Broken>),
+}
+
+/// What helps where another program listens.
+fn other_port(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; another program listens there: take another port, or 0 for any that is free"
+        }
+        _ => "",
+    }
 }
 
 impl Server {

@@ -14,7 +14,8 @@ use tracing::Instrument;
 
 use crate::answer::random_id;
 use crate::app::App;
-use crate::error::ApiError;
+use crate::error::{ApiError, Reason};
+use crate::timings::milliseconds;
 use crate::{chat, completions, openapi, status, tokens};
 
 /// Names a request, in both directions.
@@ -35,6 +36,11 @@ pub(crate) const PATHS: [(&str, &str); 10] = [
     ("post", "/tokenize"),
     ("post", "/detokenize"),
 ];
+
+/// What metrics call all other paths.
+const OTHER: &str = "other";
+/// Characters of one in the log.
+const MAX_PATH: usize = 200;
 
 /// Paths that need no key.
 const OPEN: [&str; 4] = ["/health", "/ready", "/metrics", "/openapi.json"];
@@ -63,7 +69,15 @@ async fn wrong_method(method: Method) -> ApiError {
 }
 
 async fn nowhere(uri: Uri) -> ApiError {
-    ApiError::no_such_path(uri.path())
+    ApiError::no_such_path(uri.path(), meant(uri.path()))
+}
+
+/// A path that a wrong one ends like, with and without the `/v1` that belongs to it.
+fn meant(path: &str) -> Option<&'static str> {
+    let path = path.trim_end_matches('/');
+    let tail = |known: &'static str| known.strip_prefix("/v1").unwrap_or(known);
+    let known = PATHS.iter().map(|(_, known)| *known).filter(|known| path.ends_with(tail(known)));
+    known.max_by_key(|known| known.len())
 }
 
 /// Lets a request through if it may, and notes how it was answered.
@@ -72,6 +86,9 @@ async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
     let id = request_id(request.headers());
     let method = request.method().clone();
     let path = known_path(&request);
+    // Metrics do not count it by its name, and the log tells it.
+    let wanted: Option<String> =
+        (path == OTHER).then(|| request.uri().path().chars().take(MAX_PATH).collect());
     let span = tracing::info_span!("request", id = id.to_str().unwrap_or_default());
     let mut response = match may(&app, path, request.headers()) {
         true => next.run(request).instrument(span.clone()).await,
@@ -80,11 +97,13 @@ async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
     let status = response.status().as_u16();
     app.metrics.answered(path, status);
     span.in_scope(|| {
-        let ms = start.elapsed().as_secs_f64() * 1e3;
+        let ms = milliseconds(start.elapsed());
+        let reason = response.extensions().get::<Reason>().map(Reason::shown);
+        let path = wanted.as_deref().unwrap_or(path);
         if OPEN.contains(&path) {
-            tracing::debug!(%method, path, status, ms, "answered");
+            tracing::debug!(%method, path, status, ms, reason, "answered");
         } else {
-            tracing::info!(%method, path, status, ms, "answered");
+            tracing::info!(%method, path, status, ms, reason, "answered");
         }
     });
     response.headers_mut().insert(REQUEST_ID, id);
@@ -106,7 +125,7 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
 fn known_path(request: &Request) -> &'static str {
     let matched = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
     let matched = if matched == "/v1/models/{*model}" { "/v1/models/{model}" } else { matched };
-    PATHS.iter().map(|(_, path)| *path).find(|path| *path == matched).unwrap_or("other")
+    PATHS.iter().map(|(_, path)| *path).find(|path| *path == matched).unwrap_or(OTHER)
 }
 
 /// Whether the request names the key, where there is one. The comparison takes the same time for all keys of one length.
@@ -154,6 +173,21 @@ mod tests {
         ] {
             assert_eq!(may(&app, "/v1/models", &headers(value)), expected, "{value}");
             assert_eq!(may(&app, "other", &headers(value)), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn paths_are_found_by_their_ends() {
+        for (path, expected) in [
+            ("/chat/completions", Some("/v1/chat/completions")),
+            ("/v1/v1/chat/completions/", Some("/v1/chat/completions")),
+            ("/api/completions", Some("/v1/completions")),
+            ("/models", Some("/v1/models")),
+            ("/v1/tokenize", Some("/tokenize")),
+            ("/v1/embeddings", None),
+            ("/", None),
+        ] {
+            assert_eq!(meant(path), expected, "{path}");
         }
     }
 

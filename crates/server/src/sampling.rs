@@ -23,6 +23,7 @@ pub(crate) struct Parameters {
     pub(crate) return_token_ids: bool,
     pub(crate) stop: Vec<String>,
     ignore_eos: bool,
+    pub(crate) seed_form: SeedForm,
     sampling: SamplingOptions,
     pub(crate) draft: DraftSettings,
 }
@@ -46,14 +47,16 @@ impl Parameters {
                 return Err(fields.error("stream_options", "is for streams; expected stream: true with it"));
             }
         }
+        let seed = seed(fields)?;
         Ok(Self {
             n,
             stream,
+            seed_form: seed.map(|(_, form)| form).unwrap_or_default(),
             include_usage,
             return_token_ids: fields.flag("return_token_ids")?.unwrap_or(false),
             stop: stops(fields)?,
             ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
-            sampling: sampling(fields, defaults)?,
+            sampling: sampling(fields, defaults, seed.map(|(seed, _)| seed))?,
             draft: draft(fields)?,
         })
     }
@@ -116,7 +119,11 @@ pub(crate) fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
     UNSUPPORTED.iter().try_for_each(|(name, harmless)| fields.unsupported(name, harmless))
 }
 
-fn sampling(fields: &mut Fields, defaults: &SamplingOptions) -> Result<SamplingOptions, ApiError> {
+fn sampling(
+    fields: &mut Fields,
+    defaults: &SamplingOptions,
+    seed: Option<u64>,
+) -> Result<SamplingOptions, ApiError> {
     Ok(SamplingOptions {
         temperature: fields.number("temperature")?.unwrap_or(defaults.temperature),
         top_k: top_k(fields)?.unwrap_or(defaults.top_k),
@@ -130,7 +137,7 @@ fn sampling(fields: &mut Fields, defaults: &SamplingOptions) -> Result<SamplingO
         suppress: Vec::new(),
         allowed: allowed(fields)?,
         min_tokens: fields.count("min_tokens", 0..=MOST)?.unwrap_or(0),
-        seed: seed(fields)?,
+        seed,
     })
 }
 
@@ -150,10 +157,31 @@ fn top_k(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     }
 }
 
-/// Any 64 bits: OpenAI's seeds have a sign.
-fn seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
+/// How a client writes its seeds, which are 64 bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum SeedForm {
+    #[default]
+    Unsigned,
+    /// With a sign, as OpenAI's seeds may have.
+    Signed,
+}
+
+impl SeedForm {
+    /// A seed as it is told to the client.
+    pub(crate) fn tell(self, seed: u64) -> Value {
+        match self {
+            SeedForm::Unsigned => seed.into(),
+            SeedForm::Signed => seed.cast_signed().into(),
+        }
+    }
+}
+
+/// Any 64 bits, and how they were written.
+fn seed(fields: &mut Fields) -> Result<Option<(u64, SeedForm)>, ApiError> {
     let Some(value) = fields.value("seed") else { return Ok(None) };
-    match value.as_i64().map(i64::cast_unsigned).or_else(|| whole(&value)) {
+    let signed = value.as_i64().filter(|seed| *seed < 0).map(i64::cast_unsigned);
+    let signed = signed.map(|seed| (seed, SeedForm::Signed));
+    match signed.or_else(|| Some((whole(&value)?, SeedForm::Unsigned))) {
         Some(seed) => Ok(Some(seed)),
         None => {
             Err(fields.error("seed", format!("is {}; expected a whole number of 64 bits", describe(&value))))

@@ -27,6 +27,7 @@ use crate::answer::{Answer, Envelope, Usage};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::generation::Generation;
+use crate::sampling::SeedForm;
 
 /// After so long without an event a comment is sent, so that nothing on the way thinks that the connection is dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -60,6 +61,7 @@ pub(crate) struct Streamed<F> {
     pub(crate) include_usage: bool,
     /// The request let drafts be made.
     pub(crate) drafts_asked: bool,
+    pub(crate) seed_form: SeedForm,
 }
 
 struct State<F> {
@@ -176,7 +178,7 @@ impl<F: Format> State<F> {
         let streamed = &self.streamed;
         let mut answer = Answer::new(&streamed.envelope, F::OBJECT, std::slice::from_ref(choice));
         answer.usage = streamed.include_usage.then_some(None);
-        answer.seed = Some(finished.seed);
+        answer.seed = Some(streamed.seed_form.tell(finished.seed));
         let loaded = streamed.app.loaded().and_then(|served| served.model.drafters.first().copied());
         answer.timings = Some(streamed.generation.timings().json(loaded, streamed.drafts_asked));
         write_event(&mut self.out, &answer);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use paceline::drafters::PredictionDrafter;
 use paceline::{DraftStatistics, SourceStatistics};
 use serde_json::{Value, json};
 
@@ -18,19 +19,31 @@ pub(crate) struct Timings {
     pub(crate) n_outputs: usize,
     /// Of the outputs that were drafted for.
     pub(crate) draft: Vec<DraftStatistics>,
+    /// The request said what it expects.
+    pub(crate) predicted: bool,
+}
+
+/// To the microsecond.
+pub(crate) fn milliseconds(time: Duration) -> f64 {
+    time.as_micros() as f64 / 1e3
+}
+
+/// To a hundredth.
+fn rounded(number: f64) -> f64 {
+    (number * 100.0).round() / 100.0
 }
 
 impl Timings {
     /// The object of a response. `asked` says whether the request let drafts be made.
     pub(crate) fn json(&self, loaded: Option<LoadedDrafter>, asked: bool) -> Value {
-        let ms = |time: Option<Duration>| time.map(|time| time.as_secs_f64() * 1e3);
+        let ms = |time: Option<Duration>| time.map(milliseconds);
         // The first token of each output belongs to the prompt.
         let decoded = self.n_tokens.saturating_sub(self.n_outputs) as f64;
         let seconds = self.decode.map(|time| time.as_secs_f64()).filter(|seconds| *seconds > 0.0);
         json!({
             "first_token_ms": ms(self.first_token),
             "decode_ms": ms(self.decode),
-            "decode_tokens_per_s": seconds.filter(|_| decoded > 0.0).map(|seconds| decoded / seconds),
+            "decode_tokens_per_s": seconds.filter(|_| decoded > 0.0).map(|seconds| rounded(decoded / seconds)),
             "draft": self.drafts(loaded, asked),
         })
     }
@@ -56,15 +69,20 @@ impl Timings {
             "drafted": sum(|draft| draft.drafted),
             "accepted": sum(|draft| draft.accepted),
             "accepted_by_position": by_position,
-            "tokens_per_round": if rounds == 0 { 0.0 } else { emitted as f64 / rounds as f64 },
+            "tokens_per_round": if rounds == 0 { 0.0 } else { rounded(emitted as f64 / rounds as f64) },
             "inactive_reason": inactive_reason,
             "sources": self.sources(),
         })
     }
 
-    /// Who proposed what, in the order in which they are asked.
+    /// Who proposed what, in the order in which they are asked. Nobody is asked for a prediction that there is not.
     fn sources(&self) -> Vec<Value> {
         let n_sources = self.draft.iter().map(|draft| draft.sources.len()).max().unwrap_or(0);
+        let is_asked = |index: &usize| {
+            let kind =
+                self.draft.iter().find_map(|draft| draft.sources.get(*index)).map(|source| source.kind);
+            self.predicted || kind != Some(PredictionDrafter::KIND)
+        };
         let of = |index: usize| {
             let each = || self.draft.iter().filter_map(move |draft| draft.sources.get(index));
             let sum = |of: fn(&SourceStatistics) -> u64| each().map(of).sum::<u64>();
@@ -76,6 +94,6 @@ impl Timings {
                 "inactive_reason": each().find_map(|source| source.inactive_reason.clone()),
             })
         };
-        (0..n_sources).map(of).collect()
+        (0..n_sources).filter(is_asked).map(of).collect()
     }
 }

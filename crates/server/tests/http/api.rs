@@ -60,6 +60,11 @@ fn predictions_are_drafted_from_and_counted() {
     };
     let plain = shared().chat(&body(Value::Null)).ok();
     assert!(plain["usage"].get("completion_tokens_details").is_none(), "{plain}");
+    let kinds = |answer: &Value| {
+        let sources = answer["timings"]["draft"]["sources"].as_array().unwrap();
+        sources.iter().map(|source| source["kind"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(&plain), ["assistant"], "nothing was predicted");
     let text = plain["choices"][0]["message"]["content"].as_str().unwrap();
     let middle = text.len() / 2;
     let (first, second) = text.split_at((middle..).find(|&at| text.is_char_boundary(at)).unwrap());
@@ -76,6 +81,9 @@ fn predictions_are_drafted_from_and_counted() {
             let predicted = body(json!({"type": "content", "content": content}));
             let answer = server.chat(&predicted).ok();
             assert_eq!(answer["choices"], plain["choices"], "{content}");
+            if content != json!("") {
+                assert_eq!(kinds(&answer)[0], "prediction", "{content}");
+            }
             let details = answer["usage"]["completion_tokens_details"].clone();
             let accepted = details["accepted_prediction_tokens"].as_u64().unwrap();
             assert!((least..=most).contains(&accepted), "{content}: {details}");
@@ -166,6 +174,27 @@ fn several_outputs_differ_and_come_in_order() {
     assert_eq!(shared().chat(&one).ok()["choices"], drawn["choices"]);
     let other = shared().chat(&json!({"messages": user("Tell me a short story about a fox."), "temperature": 1.2, "seed": -6, "max_tokens": 20})).ok();
     assert_ne!(other["choices"], drawn["choices"]);
+}
+
+#[test]
+fn a_seed_is_told_as_it_was_sent() {
+    for seed in [json!(-1), json!(-6), json!(0), json!(7), json!(u64::MAX)] {
+        let mut body = json!({"prompt": "Once", "temperature": 1, "max_tokens": 2, "seed": seed});
+        assert_eq!(shared().complete(&body).ok()["seed"], seed);
+        body["stream"] = json!(true);
+        let chunks = shared().complete(&body).chunks();
+        assert!(chunks.iter().any(|chunk| chunk["seed"] == seed), "{seed}: {chunks:?}");
+        let body = json!({"messages": user("Hi"), "temperature": 1, "max_tokens": 2, "seed": seed});
+        assert_eq!(shared().chat(&body).ok()["seed"], seed);
+    }
+}
+
+#[test]
+fn a_path_without_its_version_is_recognised() {
+    let error = post(shared().address, "/chat/completions", &json!({})).error(404);
+    assert_eq!(error["message"], "there is nothing at /chat/completions; did you mean /v1/chat/completions?");
+    let error = get(shared().address, "/v1/embeddings").error(404);
+    assert_eq!(error["message"], "there is nothing at /v1/embeddings");
 }
 
 #[test]
