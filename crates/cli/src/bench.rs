@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::loading::{Loading, MachineArgs};
 use crate::made_up::MadeUpArgs;
 use crate::model;
-use crate::numbers::at_least_one;
+use crate::numbers::{at_least_one, counted};
 use crate::prompts::{Input, Prompt, Source};
 use crate::requests::{Requests, origin};
 use crate::sampling::SamplingArgs;
@@ -78,7 +78,7 @@ impl Way {
         let drafts = match self {
             Way::Plain => "plain".to_owned(),
             Way::Drafted(DraftTokens(None), _) => "drafted".to_owned(),
-            Way::Drafted(DraftTokens(Some(n)), _) => format!("{n} drafts"),
+            Way::Drafted(DraftTokens(Some(n)), _) => counted(n as u64, "draft"),
         };
         match self {
             Way::Drafted(_, confidence) if confidence > 0.0 => format!("{drafts}, {confidence}"),
@@ -114,6 +114,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let folder = args.made_up.open(args.model.as_deref())?;
     let most = args.draft_tokens.iter().filter_map(|DraftTokens(n)| *n).max();
     let drafters = args.draft.open(&args.made_up)?.with_tokens_per_round(most);
+    if args.draft_confidence.iter().any(|&confidence| confidence > 0.0) {
+        drafters.note_confidence();
+    }
     let requests = requests(args, &folder)?;
     let mut engine = load(args, &folder, &drafters, &requests)?;
     engine.set_clock(clock::now);

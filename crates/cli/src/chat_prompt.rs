@@ -1,12 +1,11 @@
 //! From a user's text to the tokens of a prompt.
 
-use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use paceline_checkpoint::{ChatTemplate, Conversation, ModelFolder, Tokenizer};
 use serde_json::{Map, Value, json};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, note};
 use crate::model::no_tokenizer;
 
 /// Encodes texts, each as the first message of a conversation or as it is.
@@ -30,11 +29,7 @@ impl<'a> PromptEncoder<'a> {
         };
         let template = if raw { None } else { folder.chat_template()? };
         if !raw && template.is_none() {
-            // A note that cannot be written changes nothing.
-            let _ = writeln!(
-                io::stderr(),
-                "note: the model has no chat template; the prompt is used as it is, as with --raw"
-            );
+            note("the model has no chat template; the prompt is used as it is, as with --raw");
         }
         Ok(Self { tokenizer, template })
     }

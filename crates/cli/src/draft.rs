@@ -8,7 +8,7 @@ use paceline::{DraftOptions, DraftSource, NumberError, parse_number};
 use paceline_checkpoint::ModelFolder;
 
 use crate::builtin;
-use crate::failure::Failure;
+use crate::failure::{Failure, note};
 use crate::made_up::MadeUpArgs;
 use crate::numbers::whole;
 
@@ -79,6 +79,9 @@ impl DrafterArgs {
             })
         };
         let list = words.iter().map(open).collect::<Result<_, Failure>>()?;
+        if self.ngram.is_said() && !words.contains(&DraftWord::Ngram) {
+            note("--ngram-min and --ngram-max do nothing without `ngram` among the drafters");
+        }
         let (conventions, block) = (self.conventions.into(), self.conventions.into());
         Ok(Drafters { list, conventions, block, ..Drafters::default() })
     }
@@ -98,6 +101,9 @@ impl DraftArgs {
     /// As [`DrafterArgs::open`].
     pub(crate) fn open(&self, made_up: &MadeUpArgs) -> Result<Drafters, Failure> {
         let drafters = self.drafter.open(made_up)?.with_tokens_per_round(self.draft_tokens.0);
+        if self.draft_confidence > 0.0 {
+            drafters.note_confidence();
+        }
         Ok(Drafters { confidence: self.draft_confidence, ..drafters })
     }
 }
@@ -132,6 +138,14 @@ impl Drafters {
     /// With room for so many drafts a round; `None`: for what each drafter suggests.
     pub(crate) fn with_tokens_per_round(self, tokens_per_round: Option<usize>) -> Self {
         Self { tokens_per_round, ..self }
+    }
+
+    /// Says that a confidence does nothing, if it does.
+    pub(crate) fn note_confidence(&self) {
+        let only_ngrams = self.list.iter().all(|opened| matches!(opened, Opened::Ngram(_)));
+        if !self.is_empty() && only_ngrams {
+            note("--draft-confidence does nothing for n-grams, which give no probabilities");
+        }
     }
 
     /// Whether anybody drafts.
@@ -234,6 +248,12 @@ struct NgramArgs {
 }
 
 impl NgramArgs {
+    /// Whether they are not the usual ones.
+    fn is_said(self) -> bool {
+        let usual = NgramLengths::default();
+        (self.ngram_min, self.ngram_max) != (usual.min(), usual.max())
+    }
+
     fn lengths(self) -> Result<NgramLengths, Failure> {
         let NgramArgs { ngram_min, ngram_max } = self;
         NgramLengths::new(ngram_min, ngram_max).ok_or_else(|| {

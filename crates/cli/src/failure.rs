@@ -118,6 +118,12 @@ impl From<LoadError> for Failure {
     }
 }
 
+/// Says something that is no failure, on one line of stderr.
+pub(crate) fn note(text: &str) {
+    // A note that cannot be written changes nothing.
+    let _ = writeln!(io::stderr(), "note: {}", one_line(text));
+}
+
 /// Control characters, which file names and texts of others may hold, written out.
 pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());

@@ -43,13 +43,7 @@ use failure::Failure;
 
 /// Runs language models on the CPU, exactly: drafting, batching, chunking, threads and CPU level never change the text.
 #[derive(Debug, Parser)]
-#[command(
-    name = "paceline",
-    version,
-    disable_help_subcommand = true,
-    arg_required_else_help = false,
-    args_override_self = true
-)]
+#[command(name = "paceline", version, arg_required_else_help = false, args_override_self = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

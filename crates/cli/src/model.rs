@@ -1,6 +1,5 @@
 //! The MODEL argument, and what belongs to running a model whatever the subcommand.
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,7 +8,7 @@ use paceline::{Activation, Isa};
 use paceline_checkpoint::{ModelFolder, Tokenizer};
 
 use crate::builtin;
-use crate::failure::Failure;
+use crate::failure::{Failure, note};
 use crate::numbers::within;
 
 /// Opens the model that is given, or the built-in one.
@@ -22,13 +21,41 @@ pub(crate) fn open(model: Option<&Path>) -> Result<ModelFolder, Failure> {
 
 /// Opens a folder, or a model of the hub where there is no such folder and it could be the name of one.
 pub(crate) fn open_place(place: &Path) -> Result<ModelFolder, Failure> {
-    #[cfg(feature = "hub")]
-    if !place.exists()
-        && let Some(Ok(id)) = place.to_str().map(str::parse)
-    {
-        return Ok(ModelFolder::open(&crate::hub::fetch(&id)?)?);
+    if place.exists() {
+        return Ok(ModelFolder::open(place)?);
     }
-    Ok(ModelFolder::open(place)?)
+    #[cfg(feature = "hub")]
+    if let Some(text) = place.to_str()
+        && let Ok(id) = text.parse()
+    {
+        // What begins with a folder that is here is a path with a mistake in it; a revision makes it the name of a model again.
+        let first_part = Path::new(text.split('/').next().unwrap_or_default());
+        if !first_part.is_dir() || text.contains('@') {
+            return Ok(ModelFolder::open(&crate::hub::fetch(&id)?)?);
+        }
+        let meant = meant(place).unwrap_or_default();
+        let first_part = first_part.display();
+        return Err(Failure::bad_input(format!(
+            "{text}: no such folder, and `{first_part}` is a folder here{meant}; {text}@main is the model of that name on the hub"
+        )));
+    }
+    let opened = ModelFolder::open(place);
+    opened.map_err(|error| Failure::bad_input(format!("{error}{}", meant(place).unwrap_or_default())))
+}
+
+/// How alike two names have to be for one to be taken for the other mistyped.
+const ALIKE: f64 = 0.85;
+
+/// Names the folder beside a place that is not there, if its name is much the same.
+fn meant(place: &Path) -> Option<String> {
+    let name = place.file_name()?.to_str()?;
+    let parent = place.parent()?;
+    let beside = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let names = beside.read_dir().ok()?.flatten().filter(|entry| entry.path().is_dir());
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    let alike = names.map(|other| (strsim::jaro_winkler(name, &other), other));
+    let (_, best) = alike.filter(|(alike, _)| *alike >= ALIKE).max_by(|a, b| a.0.total_cmp(&b.0))?;
+    Some(format!(" (did you mean `{}`?)", parent.join(best).display()))
 }
 
 /// The tokenizer of a model that nothing can be done with otherwise.
@@ -72,11 +99,10 @@ impl From<ActivationArg> for Activation {
 
 /// The CPU level that `PACELINE_ISA` asks for, or the best one. Says so where the best one is not what the processor could do.
 pub(crate) fn isa() -> Result<Isa, Failure> {
-    let (isa, note) = Isa::from_env()
+    let (isa, about) = Isa::from_env()
         .map_err(|error| Failure::bad_input(format!("environment variable PACELINE_ISA: {error}")))?;
-    if let Some(note) = note {
-        // A note that cannot be written changes nothing.
-        let _ = writeln!(io::stderr(), "note: {note}");
+    if let Some(about) = about {
+        note(&about.to_string());
     }
     Ok(isa)
 }

@@ -67,6 +67,14 @@ pub(crate) fn grouped(n: u64) -> String {
     text
 }
 
+/// So many of what `name` is one of.
+pub(crate) fn counted(n: impl Into<u64>, name: &str) -> String {
+    match n.into() {
+        1 => format!("1 {name}"),
+        n => format!("{} {name}s", grouped(n)),
+    }
+}
+
 /// Bytes in the largest decimal unit that leaves a whole part.
 pub(crate) fn bytes(n: u64) -> String {
     let units = [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
@@ -114,6 +122,10 @@ mod tests {
     fn numbers_read_well() {
         let grouped = [0, 999, 1000, 123_456, 6_302_952].map(grouped);
         assert_eq!(grouped, ["0", "999", "1,000", "123,456", "6,302,952"]);
+        assert_eq!(
+            [0_u64, 1, 2000].map(|n| counted(n, "window")),
+            ["0 windows", "1 window", "2,000 windows"]
+        );
         assert_eq!([12, 1_000, 12_621_000].map(bytes), ["12 B", "1.00 kB", "12.62 MB"]);
     }
 }

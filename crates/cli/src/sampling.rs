@@ -13,6 +13,7 @@ use serde::de::value::MapDeserializer;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
+use crate::failure::note;
 use crate::json_map::UniqueKeys;
 use crate::numbers::{of_json, whole};
 use crate::prompts::{TokenIds, parse_ids, without_place};
@@ -190,6 +191,36 @@ impl SamplingArgs {
         }
     }
 
+    /// Says which of the options here do nothing at a temperature of 0, if it is that.
+    pub(crate) fn note_idle(&self, temperature: f32) {
+        if temperature == 0.0
+            && let Some(idle) = self.idle()
+        {
+            note(&idle);
+        }
+    }
+
+    /// What says nothing where the most likely token is taken.
+    fn idle(&self) -> Option<String> {
+        let given = [
+            ("--seed", self.seed.is_some()),
+            ("--top-k", self.top_k.is_some()),
+            ("--top-p", self.top_p.is_some()),
+            ("--min-p", self.min_p.is_some()),
+            ("--typical-p", self.typical_p.is_some()),
+        ];
+        let names: Vec<_> = given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect();
+        let does = if names.len() == 1 { "does" } else { "do" };
+        let joined = match &names[..] {
+            [] => return None,
+            [one] => (*one).to_owned(),
+            [some @ .., last] => format!("{} and {last}", some.join(", ")),
+        };
+        Some(format!(
+            "{joined} {does} nothing at temperature 0, where the most likely token is taken each time; --temperature T draws"
+        ))
+    }
+
     /// The options for a request to a model that wants to be generated from like `generation`.
     pub(crate) fn options(&self, generation: &GenerationConfig) -> SamplingOptions {
         let usual =
@@ -316,6 +347,20 @@ mod tests {
         assert_eq!(SamplingArgs::default().options(&generation), SamplingOptions::default());
         let warm = line(r#"{"temperature": 0.5}"#).options(&generation);
         assert_eq!((warm.temperature, warm.top_k), (0.5, 0));
+    }
+
+    #[test]
+    fn options_that_do_nothing_are_named() {
+        assert_eq!(line("{}").idle(), None);
+        assert_eq!(line(r#"{"temperature": 0, "repetition_penalty": 2, "min_tokens": 3}"#).idle(), None);
+        for (json, start) in [
+            (r#"{"top_k": 5}"#, "--top-k does nothing at temperature 0"),
+            (r#"{"top_p": 0.5, "seed": 7}"#, "--seed and --top-p do nothing"),
+            (r#"{"min_p": 0.5, "seed": 7, "typical_p": 0.1}"#, "--seed, --min-p and --typical-p do nothing"),
+        ] {
+            let idle = line(json).idle().unwrap();
+            assert!(idle.starts_with(start), "{idle}");
+        }
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::failure::Failure;
 use crate::loading::{Loading, MachineArgs};
 use crate::made_up::MadeUpArgs;
 use crate::model;
-use crate::numbers::at_least_one;
+use crate::numbers::{at_least_one, counted};
 use crate::progress::Progress;
 use crate::run::report::{milliseconds, speed};
 use crate::text_file;
@@ -76,6 +76,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let (model, file) = match &args.places[..] {
         [file, model] if file.is_file() && !model.is_file() => (Some(model.as_path()), file),
         [model, file] => (Some(model.as_path()), file),
+        [folder, ..] if folder.is_dir() => {
+            let folder = folder.display();
+            return Err(Failure::bad_input(format!(
+                "no text to score: `{folder}` is a folder and stands for MODEL; expected the file with the text behind it"
+            )));
+        }
         [file, ..] => (None, file),
         [] => unreachable!("the parser asks for at least one"),
     };
@@ -162,10 +168,11 @@ fn print(report: &Report, json: bool) -> Result<(), Failure> {
     let text = if json {
         serde_json::to_string(report).map_err(Failure::failed)?
     } else {
-        let Report { perplexity, mean_negative_logprob: mean, tokens, windows, context, stride, .. } = report;
+        let Report { perplexity, mean_negative_logprob: mean, context, stride, .. } = report;
+        let (tokens, windows) =
+            (counted(report.tokens as u64, "token"), counted(report.windows as u64, "window"));
         format!(
-            "perplexity {perplexity:.4} ({mean:.6} nats a token) over {tokens} tokens in {windows} windows of up to {context} \
-             tokens, stride {stride}"
+            "perplexity {perplexity:.4} ({mean:.6} nats a token) over {tokens} in {windows} of up to {context} tokens, stride {stride}"
         )
     };
     let mut out = io::stdout().lock();

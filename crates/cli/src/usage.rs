@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::io::{self, Write};
 
 use clap::Command;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::failure::Failure;
 
@@ -16,8 +16,9 @@ pub(crate) fn answer(error: &clap::Error, program: &Command) -> Result<(), Failu
             write!(out, "{}", error.render()).and_then(|()| out.flush()).map_err(Failure::output)
         }
         _ => Err(Failure::bad_input(format!(
-            "{}; see `{} --help`",
+            "{}{}; see `{} --help`",
             sentence(&error.render().to_string()),
+            meant(error).unwrap_or_default(),
             page(program, std::env::args_os().nth(1).as_deref())
         ))),
     }
@@ -30,6 +31,19 @@ fn page(program: &Command, word: Option<&OsStr>) -> String {
         Some(subcommand) => format!("{name} {}", subcommand.get_name()),
         None => name.to_owned(),
     }
+}
+
+/// What there is of a name much like the one that was given.
+fn meant(error: &clap::Error) -> Option<String> {
+    let kinds = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
+    let names = kinds.into_iter().find_map(|kind| match error.get(kind)? {
+        ContextValue::String(name) => Some(format!("`{name}`")),
+        ContextValue::Strings(names) if !names.is_empty() => {
+            Some(names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or "))
+        }
+        _ => None,
+    })?;
+    Some(format!(" (did you mean {names}?)"))
 }
 
 /// The first paragraph of the parser's message, which says what is wrong; the others repeat the help.
@@ -47,6 +61,19 @@ mod tests {
     fn the_first_paragraph_is_kept() {
         let message = "error: required arguments are missing:\n  <A>\n\nUsage: x\n";
         assert_eq!(sentence(message), "required arguments are missing: <A>");
+    }
+
+    #[test]
+    fn names_with_a_mistake_are_told() {
+        let program =
+            || Command::new("paceline").subcommand(Command::new("serve").arg(clap::arg!(--threads <N>)));
+        let meant_by = |words: &[&str]| {
+            let words = ["paceline"].iter().chain(words);
+            program().try_get_matches_from(words).err().and_then(|error| meant(&error))
+        };
+        assert_eq!(meant_by(&["serv"]).as_deref(), Some(" (did you mean `serve`?)"));
+        assert_eq!(meant_by(&["serve", "--thread"]).as_deref(), Some(" (did you mean `--threads`?)"));
+        assert_eq!(meant_by(&["serve", "--sing"]), None);
     }
 
     #[test]

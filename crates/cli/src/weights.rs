@@ -1,12 +1,11 @@
 //! Weights that bf16 cannot hold: refused, or rounded and said to be.
 
-use std::io::{self, Write};
-
 use clap::ValueEnum;
 use paceline::{Inexact, ModelFolder};
 use paceline_checkpoint::DType;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, note};
+use crate::numbers::counted;
 
 /// How weights are held, in arguments.
 #[derive(Debug, Default, clap::Args)]
@@ -42,14 +41,11 @@ impl WeightsArg {
         for folder in folders {
             let wide = wide_tensors(folder)?;
             if wide > 0 {
-                let (origin, tensors) =
-                    (folder.origin().display(), if wide == 1 { "tensor" } else { "tensors" });
-                // A note that cannot be written changes nothing.
-                let _ = writeln!(
-                    io::stderr(),
-                    "note: {origin}: the values of {wide} {tensors} of type f32 or f16 are rounded to bf16, so what runs is not quite \
-                     the model that is stored"
-                );
+                let (origin, tensors) = (folder.origin().display(), counted(wide as u64, "tensor"));
+                note(&format!(
+                    "{origin}: the values of {tensors} of type f32 or f16 are rounded to bf16, so what runs is not quite the model that \
+                     is stored"
+                ));
             }
         }
         Ok(())

@@ -105,6 +105,11 @@ impl Refused {
     }
 }
 
+/// In the unit in which programs are told it, rounded up.
+fn mib(bytes: u64) -> String {
+    format!("{} MiB ({bytes} bytes)", bytes.div_ceil(1 << 20))
+}
+
 /// A larger context helps only as far as the model has one.
 fn too_long(found: usize, context: usize, model_context: usize) -> String {
     match found <= model_context {
@@ -190,8 +195,8 @@ pub enum BuildError {
     },
     /// The K/V memory is too small.
     #[error(
-        "{bytes} bytes of K/V memory were allowed; one sequence at full context needs {needed}: allow more or load with a \
-         smaller context"
+        "{} of K/V memory were allowed; one sequence at full context needs {}: allow more or load with a smaller context",
+        mib(*bytes), mib(*needed)
     )]
     KvMemory {
         /// Bytes allowed.

@@ -15,7 +15,7 @@ use paceline::{Engine, ModelFolder, Request, Sizes, Tokenizer};
 
 use crate::chat_prompt::PromptEncoder;
 use crate::draft::DraftArgs;
-use crate::failure::{Failure, one_line};
+use crate::failure::{Failure, note};
 use crate::loading::{Loading, MachineArgs};
 use crate::made_up::MadeUpArgs;
 use crate::model::{self, ModelArg};
@@ -65,6 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut asked = Request::new(Vec::new(), args.n.unwrap_or(usize::MAX));
     asked.sampling = sampling.clone();
     asked.check_settings().map_err(Failure::bad_input)?;
+    args.sampling.note_idle(sampling.temperature);
     let engine = load(args, &folder, &tokenizer)?;
     let mut session = Session::new(engine, encoder, args.system.as_deref(), args.n, sampling);
     if io::stdin().is_terminal() {
@@ -172,12 +173,6 @@ fn obey(session: &mut Session<'_>, command: Command) {
         Command::Unknown(name) => note(&format!("there is no command {name}; /help lists those there are")),
         Command::Exit => {}
     }
-}
-
-/// One line for a person.
-fn note(text: &str) {
-    // A note that cannot be written changes nothing.
-    let _ = writeln!(io::stderr(), "note: {}", one_line(text));
 }
 
 /// Writes to standard output at once.

@@ -5,9 +5,9 @@ use std::time::Duration;
 use paceline::{Completion, DraftStatistics, Engine, Event, FinishReason, Request, SamplingOptions, TokenId};
 use serde_json::{Value, json};
 
-use super::note;
 use crate::chat_prompt::PromptEncoder;
-use crate::failure::Failure;
+use crate::failure::{Failure, note};
+use crate::numbers::counted;
 use crate::progress::Progress;
 use crate::run::report::{Clock, speed};
 use crate::run::stream::drafting_notes;
@@ -96,8 +96,8 @@ impl<'a> Session<'a> {
     pub(super) fn statistics(&self) -> Vec<String> {
         let n_turns = (self.messages.len() - self.n_fixed) / 2;
         let context = self.engine.sizes().context;
-        let turns = if n_turns == 1 { "turn" } else { "turns" };
-        let mut lines = vec![format!("{n_turns} {turns}, a context of {context} tokens")];
+        let turns = counted(n_turns as u64, "turn");
+        let mut lines = vec![format!("{turns}, a context of {context} tokens")];
         let Some(last) = &self.last else { return lines };
         let rate = |tokens, time| speed(tokens, time).map_or("-".to_owned(), |speed| format!("{speed:.1}"));
         let n_read = last.n_prompt - last.n_kept;
@@ -109,8 +109,8 @@ impl<'a> Session<'a> {
             rate(n_read, last.prefill)
         ));
         lines.push(format!(
-            "last answer: {} tokens, {} tokens/s",
-            last.n_answer,
+            "last answer: {}, {} tokens/s",
+            counted(last.n_answer as u64, "token"),
             rate(last.n_answer.saturating_sub(1), last.decode)
         ));
         if let Some(draft) = &last.draft {

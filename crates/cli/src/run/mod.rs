@@ -3,7 +3,7 @@
 pub(crate) mod report;
 pub(crate) mod stream;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use paceline::{Engine, ModelFolder, Sizes, Tokenizer};
 
 use crate::clock;
 use crate::draft::DraftArgs;
-use crate::failure::Failure;
+use crate::failure::{Failure, note};
 use crate::loading::{Loading, MachineArgs};
 use crate::made_up::MadeUpArgs;
 use crate::model;
@@ -98,6 +98,8 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let description = paceline_models::describe(folder.config())?;
     let tokenizer = tokenizer(&folder, description.vocab_size)?;
     let requests = requests(&args, &folder, tokenizer.as_deref(), prompts)?;
+    // Lines of a file may have temperatures of their own.
+    let warmest = requests.iter().map(|wanted| wanted.request.sampling.temperature).fold(0.0, f32::max);
     let sizes = sizes(&args, &requests, description.max_positions);
     let drafters = args.draft.open(&args.made_up)?;
     let start = Instant::now();
@@ -126,7 +128,12 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         (false, true) => stream::Form::TextOfSeveral,
         (false, false) => stream::Form::Text,
     };
-    stream::generate(&mut engine, requests, form, &facts)
+    stream::generate(&mut engine, requests, form, &facts)?;
+    args.sampling.note_idle(warmest);
+    if args.choices > 1 && warmest == 0.0 {
+        note("all --choices of a prompt are the same text at temperature 0; --temperature T draws");
+    }
+    Ok(())
 }
 
 /// Which of the places is the model, and where prompts come from.
@@ -157,10 +164,26 @@ fn place_and_source(args: &Args) -> Result<(Option<PathBuf>, Source), Failure> {
         (Some(_), Some(_)) => {
             Err(Failure::bad_input("`-` reads the prompt from standard input; give no other prompt"))
         }
-        (None, _) => Err(Failure::bad_input(
-            "no prompt; expected -p TEXT, --prompt-file F, --token-ids IDS, --prompts-file F, or `-` for standard input",
-        )),
+        (None, _) => {
+            let ways = "expected -p TEXT, --prompt-file F, --token-ids IDS, --prompts-file F, or `-` for standard input";
+            Err(Failure::bad_input(match &model {
+                // Most likely it was meant as the prompt.
+                Some(text) if is_no_place(text) => {
+                    let text = text.display();
+                    format!(
+                        "no prompt: `{text}` stands in the place of MODEL; a prompt is given as -p \"{text}\"; {ways}"
+                    )
+                }
+                _ => format!("no prompt; {ways}"),
+            }))
+        }
     }
+}
+
+/// Whether a text can hardly be meant as a folder or as a name on the hub.
+fn is_no_place(text: &Path) -> bool {
+    let shown = text.to_string_lossy();
+    !text.exists() && (shown.contains(char::is_whitespace) || !shown.contains('/'))
 }
 
 fn tokenizer(folder: &ModelFolder, vocab_size: usize) -> Result<Option<Arc<Tokenizer>>, Failure> {

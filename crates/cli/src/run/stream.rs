@@ -8,6 +8,7 @@ use paceline::{Completion, DraftStatistics, Engine, Event, Failed, Request, Requ
 
 use super::report::{Clock, Report, RunFacts, speed};
 use crate::failure::{Failure, one_line};
+use crate::numbers::counted;
 use crate::progress::Progress;
 use crate::sampling::under_own_name;
 
@@ -221,8 +222,9 @@ impl Output {
         // A summary that cannot be written changes nothing.
         let _ = writeln!(
             io::stderr(),
-            "[prompt {} tokens, output {n_tokens} tokens{speed}{drafts}, level {}]",
-            self.prompt_tokens,
+            "[prompt {}, output {}{speed}{drafts}, level {}]",
+            counted(self.prompt_tokens as u64, "token"),
+            counted(n_tokens as u64, "token"),
             facts.level
         );
     }

@@ -13,7 +13,7 @@ use paceline_models::Description;
 use paceline_server::{Model, ServeError, Server, Settings};
 use tracing::level_filters::LevelFilter;
 
-use crate::draft::DraftArgs;
+use crate::draft::{DraftArgs, Drafters};
 use crate::failure::Failure;
 use crate::loading::{Loading, MachineArgs};
 use crate::made_up::MadeUpArgs;
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "P", default_value_t = 8000, value_parser = within(0..=u16::MAX), allow_hyphen_values = true)]
     port: u16,
     /// Name of the model for clients; left out, that of its folder
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = parse_name)]
     model_name: Option<String>,
     /// Key that clients have to send; better in the environment variable PACELINE_API_KEY
     #[arg(long, value_name = "KEY", value_parser = parse_key)]
@@ -67,7 +67,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = at_least_one::<usize>, allow_hyphen_values = true)]
     prefill_chunk: usize,
     /// Memory for K and V, in MiB; left out, what --max-running outputs of --context tokens need
-    #[arg(long, value_name = "N", value_parser = whole::<u64>, allow_hyphen_values = true)]
+    #[arg(long, value_name = "MIB", value_parser = whole::<u64>, allow_hyphen_values = true)]
     kv_memory: Option<u64>,
     #[command(flatten)]
     machine: MachineArgs,
@@ -156,6 +156,13 @@ impl Args {
     }
 }
 
+fn parse_name(name: &str) -> Result<String, String> {
+    match name.trim().is_empty() || name.contains(char::is_control) {
+        true => Err("expected a text of at least one visible character".to_owned()),
+        false => Ok(name.to_owned()),
+    }
+}
+
 fn parse_key(key: &str) -> Result<String, String> {
     match key.bytes().all(|byte| byte.is_ascii_graphic()) && !key.is_empty() {
         true => Ok(key.to_owned()),
@@ -187,12 +194,26 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let tokenizer = model::tokenizer(&folder, description.vocab_size)?;
     args.start_logging();
     let server = Server::start(&args.host, args.port, settings)?;
-    let engine = load(&args, &folder, &description, &tokenizer)?;
+    let drafters = args.draft.open(&args.made_up)?;
+    let engine = load(&args, &folder, &description, &drafters, &tokenizer)?;
+    let (info, context) = (engine.backend_info(), engine.sizes().context);
+    let drafts: Vec<_> = engine.drafters().iter().map(|(kind, n)| format!("{kind} {n}")).collect();
+    let drafts = if drafts.is_empty() { "none".to_owned() } else { drafts.join(", ") };
     let name = args.model_name.clone().unwrap_or_else(|| name(&folder, place));
     let served = Model::new(name.clone(), &folder, tokenizer, engine).map_err(Failure::bad_input)?;
     server.publish(served);
     let ready = |address| {
-        tracing::info!(model = name, %address, "ready");
+        tracing::info!(
+            model = name,
+            %address,
+            level = info.level,
+            threads = info.threads,
+            context,
+            running = args.max_running,
+            queue = args.queue,
+            drafts,
+            "ready"
+        );
         // Whoever started the server may not listen to it.
         let _ = writeln!(io::stdout(), "listening on http://{address}").and_then(|()| io::stdout().flush());
     };
@@ -209,6 +230,7 @@ fn load(
     args: &Args,
     folder: &ModelFolder,
     description: &Description,
+    drafters: &Drafters,
     tokenizer: &Arc<Tokenizer>,
 ) -> Result<Engine, Failure> {
     let sizes = Sizes {
@@ -218,11 +240,10 @@ fn load(
         kv_memory: args.kv_memory.map(|mib| mib.saturating_mul(1 << 20)),
         ..Sizes::single(args.context.unwrap_or(USUAL_CONTEXT.min(description.max_positions)))
     };
-    let drafters = args.draft.open(&args.made_up)?;
     let loading = Loading {
         folder,
         description,
-        drafters: &drafters,
+        drafters,
         draft: Some(drafters.options_with_predictions()),
         sizes,
         isa: model::isa()?,

@@ -32,4 +32,13 @@ fn wrong_usage_is_one_line_and_exit_code_2() {
     refuses(paceline().arg("sing"), 2, &["sing"]);
     refuses(paceline().args(["inspect", "--frobnicate"]), 2, &["--frobnicate", "`paceline inspect --help`"]);
     refuses(paceline().args(["inspect", "--context", "0"]), 2, &["--context", "at least 1"]);
+    refuses(paceline().args(["inspec"]), 2, &["'inspec'", "did you mean `inspect`?", "`paceline --help`"]);
+    refuses(paceline().args(["run", "--draft-token", "3"]), 2, &["did you mean `--draft-tokens`?"]);
+    refuses(paceline().args(["inspect", "--shape", "gemma4-26b-a4"]), 2, &["did you mean `gemma4-26b-a4b`"]);
+}
+
+#[test]
+fn help_is_a_subcommand_too() {
+    assert_eq!(stdout(paceline().arg("help")), stdout(paceline().arg("--help")));
+    assert_eq!(stdout(paceline().args(["help", "serve"])), stdout(paceline().args(["serve", "--help"])));
 }

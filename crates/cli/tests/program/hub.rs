@@ -58,3 +58,25 @@ fn a_folder_wins_over_the_hub() {
     let inspected = stdout(paceline().current_dir(here.path()).args(["inspect", "org/tiny"]));
     assert!(inspected.contains("model          org/tiny\n"), "{inspected}");
 }
+
+#[test]
+fn a_mistyped_folder_is_not_looked_for_on_the_hub() {
+    let here = tempfile::tempdir().unwrap();
+    fs::create_dir_all(here.path().join("org/tiny-gemma4")).unwrap();
+    fs::create_dir_all(here.path().join("org/else")).unwrap();
+    let inspect = |model: &str| {
+        let mut command = paceline();
+        command.current_dir(here.path()).args(["inspect", model]);
+        command
+    };
+    let words =
+        ["org/tiny-gema4: no such folder", "did you mean `org/tiny-gemma4`?", "org/tiny-gema4@main is"];
+    refuses(&mut inspect("org/tiny-gema4"), 2, &words);
+    refuses(&mut inspect("./org/tiny-gema4"), 2, &["no such folder", "did you mean `./org/tiny-gemma4`?"]);
+    refuses(&mut inspect("orgg"), 2, &["no such folder", "did you mean `org`?"]);
+    let far = inspect("org/zebra").output().unwrap();
+    let far = String::from_utf8(far.stderr).unwrap();
+    assert!(far.contains("no such folder") && !far.contains("did you mean"), "{far}");
+    // With a revision it can be no folder's name.
+    refuses(&mut inspect("org/tiny-gema4@main"), 2, &["looked for on the hub", "HF_HUB_OFFLINE"]);
+}

@@ -208,8 +208,15 @@ fn a_reader_that_goes_is_no_failure() {
 #[test]
 fn bad_arguments_are_refused() {
     let long = "2,".repeat(3000) + "2";
-    let cases: [(&[&str], &[&str]); 35] = [
+    let cases: [(&[&str], &[&str]); 36] = [
         (&[], &["no prompt", "-p TEXT"]),
+        (
+            &["Why is the sky blue?"],
+            &[
+                "no prompt: `Why is the sky blue?` stands in the place of MODEL",
+                "-p \"Why is the sky blue?\"",
+            ],
+        ),
         (&["-p", ""], &["prompt is empty"]),
         (&["--token-ids", ""], &["--token-ids", "empty"]),
         (&["--token-ids", "2,x"], &["--token-ids", "`x`"]),
@@ -388,6 +395,43 @@ fn a_drafter_that_does_nothing_is_said_to_for_each_output() {
     assert_eq!(said(&["0", "-p", "Hello"]), format!("note: {why}"));
     assert_eq!(said(&["0", "--prompts-file", file]), format!("note: prompt 0: {why}note: prompt 1: {why}"));
     assert_eq!(said(&["2", "-p", "Hello"]) + &said(&["2", "--prompts-file", file]), "");
+}
+
+#[test]
+fn options_that_do_nothing_are_said_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompts.txt");
+    fs::write(&file, "{\"prompt\": \"Hello\", \"temperature\": 1, \"seed\": 3}\n{\"prompt\": \"Hi\"}\n")
+        .unwrap();
+    let said = |words: &[&str]| {
+        let output = run(&["-n", "2"]).args(words).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    for (words, start) in [
+        (&["-p", "Hello", "--top-k", "5"][..], "note: --top-k does nothing at temperature 0"),
+        (&["-p", "Hello", "--sample", "--seed", "5", "--json"], "note: --seed does nothing at temperature 0"),
+        (&["-p", "Hello", "--choices", "2"], "note: all --choices of a prompt are the same text"),
+        (
+            &["-p", "Hello", "--draft", "ngram", "--draft-confidence", "0.1"],
+            "note: --draft-confidence does nothing",
+        ),
+        (
+            &["-p", "Hello", "--draft", "tiny", "--ngram-max", "7"],
+            "note: --ngram-min and --ngram-max do nothing",
+        ),
+    ] {
+        let said = said(words);
+        assert!(said.starts_with(start) && said.lines().count() == 1, "{words:?}: {said}");
+    }
+    for words in [
+        &["-p", "Hello", "--top-k", "5", "--temperature", "1", "--seed", "5", "--choices", "2"][..],
+        &["-p", "Hello", "--draft", "ngram,tiny", "--draft-confidence", "0.1", "--ngram-max", "7"],
+        &["--top-k", "5", "--prompts-file", file.to_str().unwrap()],
+        &["-p", "Hello", "--draft", "none", "--draft-confidence", "0.1"],
+    ] {
+        assert_eq!(said(words), "", "{words:?}");
+    }
 }
 
 #[test]

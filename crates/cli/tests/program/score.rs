@@ -111,6 +111,7 @@ fn what_cannot_be_scored_is_refused() {
     refuses(&mut score(&["--context", "100000"]), 2, &["context", "2048"]);
     refuses(paceline().arg("score"), 2, &["FILE"]);
     refuses(paceline().args(["score", "/nonexistent/text"]), 2, &["/nonexistent/text"]);
+    refuses(paceline().arg("score").arg(scored.0.path()), 2, &["no text to score", "stands for MODEL"]);
     refuses(paceline().arg("score").arg(oracle("gemma3")).arg(&file), 2, &["no tokenizer.json"]);
     fs::write(&file, "").unwrap();
     refuses(&mut score(&[]), 2, &["no token to score"]);

@@ -103,6 +103,18 @@ fn it_serves_the_built_in_model_until_a_signal() {
         let (code, log) = server.end(signal);
         assert_eq!(code, Some(0), "{log}");
         assert!(log.contains("answered") && log.contains("/v1/models"), "{log}");
+        let ready = log.lines().find(|line| line.contains("ready")).unwrap_or_else(|| panic!("{log}"));
+        for word in [
+            "model=\"tiny-gemma4\"",
+            "level=",
+            "threads=1",
+            "context=256",
+            "running=8",
+            "queue=64",
+            "drafts=\"assistant 3, ngram 3\"",
+        ] {
+            assert!(ready.contains(word), "no {word} in: {ready}");
+        }
     }
 }
 
@@ -142,6 +154,8 @@ fn the_log_tells_of_each_request_under_its_id() {
     );
     let answer = server.ask(&request);
     server.ask(&request.replace("mine-1", "mine-2"));
+    server.ask(&request.replace("/v1/completions", "/completions"));
+    server.ask(&request.replace("\"n\": 2", "\"n\": 0"));
     assert!(answer.contains("x-request-id: mine-1\r\n") && answer.contains("data: [DONE]"), "{answer}");
     let (_, log) = server.end("-TERM");
     let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -157,6 +171,19 @@ fn the_log_tells_of_each_request_under_its_id() {
         (&generated["outputs"], &generated["unfinished"], &generated["tokens"]),
         (&2.into(), &0.into(), &10.into())
     );
+    let refused = |status: u16| {
+        let line = lines.iter().find(|line| line["fields"]["status"] == status);
+        line.unwrap_or_else(|| panic!("no {status}: {log}"))["fields"].clone()
+    };
+    assert_eq!(refused(404)["path"], "/completions");
+    let reason = "there is nothing at /completions; did you mean /v1/completions?";
+    assert_eq!(refused(404)["reason"], reason);
+    assert_eq!(refused(400)["reason"], "n: is 0; expected a whole number from 1 to 128");
+    // Times are numbers that people can read.
+    for line in lines.iter().filter(|line| line["fields"]["ms"].is_number()) {
+        let ms = line["fields"]["ms"].to_string();
+        assert!(ms.split('.').nth(1).is_none_or(|digits| digits.len() <= 3), "{line}");
+    }
     // What is unknown is said once.
     let unknown = lines.iter().filter(|line| line["fields"]["field"] == "frobnicate").count();
     assert_eq!(unknown, 1, "{log}");
@@ -208,6 +235,14 @@ fn what_can_not_be_served_is_refused() {
         &["--max-running", "expected a whole number from 1 to 1024"],
     );
     refuses(&mut serve(&["--api-key", "a b"]), 2, &["--api-key", "visible"]);
+    for name in ["", " "] {
+        refuses(&mut serve(&["--model-name", name]), 2, &["--model-name", "at least one visible character"]);
+    }
+    refuses(
+        &mut serve(&["--port", "0", "--kv-memory", "0", &model, "--log", "off"]),
+        2,
+        &["0 MiB (0 bytes) of K/V memory", "at full context needs"],
+    );
     refuses(&mut serve(&["--draft-tokens", "3"]), 2, &["--draft"]);
     refuses(&mut serve(&["--config", "/nonexistent.toml"]), 2, &["/nonexistent.toml"]);
     refuses(
@@ -218,7 +253,11 @@ fn what_can_not_be_served_is_refused() {
     refuses(serve(&[&model]).env("PACELINE_API_KEY", ""), 2, &["PACELINE_API_KEY"]);
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    refuses(&mut serve(&[&model, "--port", &port]), 1, &["127.0.0.1", &port, "cannot listen"]);
+    refuses(
+        &mut serve(&[&model, "--port", &port]),
+        1,
+        &["127.0.0.1", &port, "cannot listen", "take another port, or 0"],
+    );
     // A name that no resolver is asked for: it has an empty part.
     refuses(&mut serve(&[&model, "--host", "no..host"]), 1, &["no..host"]);
 }
