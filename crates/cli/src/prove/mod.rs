@@ -117,6 +117,7 @@ fn sampling(args: &SamplingArgs, folder: &ModelFolder, n: usize) -> Result<Sampl
     let mut asked = Request::new(Vec::new(), n);
     asked.sampling = sampling.clone();
     asked.check_settings().map_err(Failure::bad_input)?;
+    args.note_idle(sampling.temperature);
     if sampling.temperature != 0.0 {
         sampling.seed.get_or_insert_with(paceline::draw_seed);
     }
@@ -242,6 +243,17 @@ struct Accepted {
     per_round: Vec<Vec<u32>>,
 }
 
+/// What is left to do on a bench: its cells, with the tokens of each that were run.
+struct Todo {
+    bench: Bench,
+    cells: Vec<(Cell, usize)>,
+}
+
+/// Tokens of a job.
+fn size(job: Job<'_>) -> usize {
+    job.n_texts * job.n
+}
+
 /// A proof on its way.
 struct Proof<'a, B> {
     lab: &'a Lab<'a, B>,
@@ -272,27 +284,46 @@ impl<B: Backend + 'static> Proof<'_, B> {
         Ok(on)
     }
 
-    /// Runs all benches. The first one is loaded.
+    /// Runs all benches, of which the first is loaded, and what was cut short again for as long as there is time left.
     fn matrix(&mut self, first: Watched) -> Result<(), Failure> {
         let mut loaded = Some(first);
-        for bench in self.benches.clone() {
-            if self.budget.is_spent() {
-                self.skip(bench.cells.len());
-                continue;
-            }
-            let mut on = match loaded.take() {
-                Some(on) => on,
-                None => {
-                    let (mut on, _) = self.lab.watched(bench.isa, bench.threads)?;
-                    self.probe(&mut on)?;
-                    on
+        let not_run = |bench: &Bench| Todo {
+            bench: bench.clone(),
+            cells: bench.cells.iter().map(|&cell| (cell, 0)).collect(),
+        };
+        let mut todo: Vec<Todo> = self.benches.iter().map(not_run).collect();
+        loop {
+            self.budget.plan(todo.iter().map(|todo| todo.cells.len()).sum());
+            let mut progress = false;
+            let mut short = Vec::new();
+            for Todo { bench, mut cells } in todo {
+                if !self.budget.is_spent() {
+                    let mut on = match loaded.take() {
+                        Some(on) => on,
+                        None => {
+                            let (mut on, _) = self.lab.watched(bench.isa, bench.threads)?;
+                            self.probe(&mut on)?;
+                            on
+                        }
+                    };
+                    for (cell, done) in &mut cells {
+                        let before = *done;
+                        *done = self.cell(&bench, &mut on, *cell, before)?;
+                        progress |= *done > before;
+                    }
+                    cells.retain(|&(cell, done)| done < size(self.whole(cell, &self.prompts)));
                 }
-            };
-            for &cell in &bench.cells {
-                self.cell(&bench, &mut on, cell)?;
+                if !cells.is_empty() {
+                    short.push(Todo { bench, cells });
+                }
+            }
+            todo = short;
+            if todo.is_empty() || !progress || self.budget.is_spent() {
+                self.totals.skipped +=
+                    todo.iter().flat_map(|todo| &todo.cells).filter(|(_, done)| *done == 0).count();
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     /// Learns how fast a bench is.
@@ -311,26 +342,34 @@ impl<B: Backend + 'static> Proof<'_, B> {
             n_texts: self.prompts.len(),
             n: self.n,
         };
-        let job = self.budget.fit_reference(whole);
-        let outcome = self.budget.measure(job, || self.lab.run(on, job, None))?;
-        self.lab.foreman.set_script(&self.prompts, &outcome.outputs);
-        self.reference = Reference { outcome, n_texts: job.n_texts, n: job.n };
-        Ok(())
+        loop {
+            let job = self.budget.fit_reference(whole);
+            self.budget.begin_bench();
+            let outcome = self.budget.measure(job, || self.lab.run(on, job, None))?;
+            // The first runs of a model are its slowest: now it is known better how much there is time for.
+            let again = self.budget.fit_reference(whole);
+            if size(again) <= 2 * size(job) {
+                self.lab.foreman.set_script(&self.prompts, &outcome.outputs);
+                self.reference = Reference { outcome, n_texts: job.n_texts, n: job.n };
+                return Ok(());
+            }
+        }
     }
 
-    fn skip(&mut self, n: usize) {
-        self.totals.skipped += n;
-        self.budget.ran(n);
-    }
-
-    /// Runs one cell and compares it.
-    fn cell(&mut self, bench: &Bench, on: &mut Watched, cell: Cell) -> Result<(), Failure> {
-        let prompts = Rc::clone(&self.prompts);
+    /// A cell as far as the reference goes.
+    fn whole<'p>(&self, cell: Cell, prompts: &'p [Vec<TokenId>]) -> Job<'p> {
         let n_texts = self.meant_for(cell).min(self.reference.n_texts);
-        let whole = Job { cell, prompts: &prompts, n_texts, n: self.reference.n };
-        let Some(job) = self.budget.fit(whole) else {
-            self.skip(1);
-            return Ok(());
+        Job { cell, prompts, n_texts, n: self.reference.n }
+    }
+
+    /// Runs one cell, of which so many tokens were run before, and compares it if there is time for more of it. Gives how many tokens
+    /// were run at most.
+    fn cell(&mut self, bench: &Bench, on: &mut Watched, cell: Cell, before: usize) -> Result<usize, Failure> {
+        let prompts = Rc::clone(&self.prompts);
+        let job = self.budget.fit(self.whole(cell, &prompts)).filter(|&job| size(job) > before);
+        let Some(job) = job else {
+            self.budget.ran(1);
+            return Ok(before);
         };
         let outcome = self.budget.measure(job, || self.lab.run(on, job, None))?;
         self.budget.ran(1);
@@ -346,8 +385,11 @@ impl<B: Backend + 'static> Proof<'_, B> {
         }
         self.repeats(bench, job, &outcome)?;
         self.count(cell, &outcome, &compared);
-        self.count_tokens(self.meant_for(cell), job);
-        Ok(())
+        self.totals.tokens_run += (size(job) - before) as u64;
+        if before == 0 {
+            self.totals.tokens_planned += (self.meant_for(cell) * self.n) as u64;
+        }
+        Ok(size(job))
     }
 
     fn first_wrong_text(&self, outcome: &Outcome) -> Option<usize> {
@@ -407,12 +449,6 @@ impl<B: Backend + 'static> Proof<'_, B> {
         self.prompts.iter().take_while(fits).count()
     }
 
-    /// Of a run that was meant for so many texts.
-    fn count_tokens(&mut self, n_texts: usize, done: Job<'_>) {
-        self.totals.tokens_planned += (n_texts * self.n) as u64;
-        self.totals.tokens_run += (done.n_texts * done.n) as u64;
-    }
-
     /// Where a value first differs, with the values: both runs are done again to keep them.
     fn explain(
         &self,
@@ -467,7 +503,8 @@ impl<B: Backend + 'static> Proof<'_, B> {
             let cell = Cell { who, drafts, batch: 3, chunk: 16 };
             let whole = Job { cell, prompts: &prompts, n_texts: self.reference.n_texts, n: self.reference.n };
             let Some(job) = self.budget.fit_slow(whole) else {
-                self.skip(1);
+                self.totals.skipped += 1;
+                self.budget.ran(1);
                 continue;
             };
             let (mut engine, findings) = self.lab.checked(bench.isa, bench.threads)?;
@@ -476,7 +513,8 @@ impl<B: Backend + 'static> Proof<'_, B> {
                 Some(mismatch) => Err(Failure::failed(format!("level {}: {mismatch}", bench.isa.level()))),
             })?;
             self.budget.ran(1);
-            self.count_tokens(prompts.len(), job);
+            self.totals.tokens_planned += (prompts.len() * self.n) as u64;
+            self.totals.tokens_run += size(job) as u64;
             self.table.ops(&bench, findings.compared())?;
             if findings.compared() == 0 {
                 return Err(Failure::failed("not proved: no op had more than one row"));
@@ -491,8 +529,8 @@ impl<B: Backend + 'static> Proof<'_, B> {
         let members = self.lab.drafters.each_name();
         self.table.totals(totals, &members, self.budget.elapsed().as_secs())?;
         if totals.skipped > 0 {
-            self.table
-                .line(&format!("{} runs were left out for lack of time; see --minutes", totals.skipped))?;
+            let runs = numbers::counted(totals.skipped as u64, "run");
+            self.table.line(&format!("left out for lack of time: {runs}; see --minutes"))?;
         }
         if totals.tokens_run < totals.tokens_planned {
             let (cut, of) = (totals.tokens_planned - totals.tokens_run, totals.tokens_planned);

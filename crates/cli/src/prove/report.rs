@@ -120,8 +120,8 @@ impl<'a> Table<'a> {
     ) -> Result<(), Failure> {
         let g = |n: u64| numbers::grouped(n);
         self.line(&format!(
-            "{} runs gave the text of plain decoding and the same bits: {} op results of {} rows, {} of them with logits; {seconds} s",
-            totals.runs,
+            "{} gave the text of plain decoding and the same bits: {} op results of {} rows, {} of them with logits; {seconds} s",
+            numbers::counted(totals.runs as u64, "run"),
             g(totals.results),
             g(totals.rows),
             g(totals.logit_rows)
