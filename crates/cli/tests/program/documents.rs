@@ -24,7 +24,7 @@ fn is_path(word: &str) -> bool {
 #[test]
 fn every_path_that_is_named_exists() {
     let mut n_paths = 0;
-    let docs = ["docs/sampling.md", "docs/server.md", "docs/speed.md"];
+    let docs = ["docs/drafting.md", "docs/sampling.md", "docs/server.md", "docs/speed.md"];
     for document in ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"].into_iter().chain(docs) {
         let text = fs::read_to_string(root().join(document)).unwrap();
         for path in quoted(&text).into_iter().filter(|word| is_path(word)) {
