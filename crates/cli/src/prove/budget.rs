@@ -22,7 +22,7 @@ pub(super) struct Budget {
     /// Runs that are still to come.
     left: usize,
     /// Seconds of a row on the present bench, by its slowest run.
-    per_row: f64,
+    pub(super) per_row: f64,
 }
 
 impl Budget {

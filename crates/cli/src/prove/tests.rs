@@ -129,6 +129,32 @@ fn tokens_that_are_left_out_inside_of_runs_are_counted() {
     assert!(table.contains(&said), "no {said:?} in: {table}");
 }
 
+#[test]
+fn what_found_no_time_at_first_is_run_as_long_as_there_is_some() {
+    let mut n_cells = 0;
+    let (table, failure) = proof(
+        |cpu| cpu,
+        |proof, lengths| {
+            let first = proof.begin(lengths)?;
+            proof.benches.truncate(2);
+            proof.benches.iter_mut().for_each(|bench| bench.cells.truncate(2));
+            n_cells = proof.benches.iter().map(|bench| bench.cells.len()).sum();
+            // As where something else kept the machine busy while the first bench was judged.
+            proof.budget.per_row = 1e12;
+            proof.matrix(first)?;
+            assert_eq!((proof.totals.skipped, proof.totals.runs), (0, n_cells));
+            assert_eq!(proof.totals.tokens_run, proof.totals.tokens_planned);
+            Ok(())
+        },
+    );
+    assert_eq!(failure, None, "{table}");
+    let rows: Vec<_> = table.lines().filter(|line| line.ends_with("  same")).collect();
+    let level = |row: &str| row.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
+    // Those of the second bench came first.
+    assert_eq!(rows.len(), n_cells, "{table}");
+    assert!(level(rows[0]) == level(rows[1]) && level(rows[1]) != level(rows[2]), "{table}");
+}
+
 /// Texts and tokens of each row of a table.
 fn lengths_of(table: &str) -> Vec<(usize, usize)> {
     let rows = table.lines().filter(|line| line.ends_with("  same"));
