@@ -33,8 +33,8 @@ pub(super) fn most_tiles(d_tiles: usize) -> usize {
 /// Keys and values of less than this many bytes are not worth a unit of their own.
 const MIN_UNIT_BYTES: usize = 128 << 10;
 
-/// A call that reads less than this many bytes, those for several tiles counted as often, is left to its caller: waking
-/// another thread and waiting for it costs as much.
+/// A call that reads less than this many bytes, those for several lots of pairs counted as often ([`Shape::at_once`]), is left to its
+/// caller: waking another thread and waiting for it costs as much.
 const MIN_SHARED_BYTES: usize = 144 << 10;
 
 /// Pairs of rows and query heads that read the same K/V head of the same sequence.
@@ -106,6 +106,8 @@ pub(super) struct Shape {
     pub(super) layout: KvLayout,
     /// Query heads of a K/V head.
     pub(super) group: usize,
+    /// Pairs that take about as long as one.
+    pub(super) at_once: usize,
     pub(super) threads: usize,
     /// Parts that can be kept.
     pub(super) slots: usize,
@@ -168,7 +170,8 @@ impl Plan {
     /// Decides which items are cut, and makes the units.
     fn cut(&mut self, shape: Shape) {
         let key_bytes = shape.layout.layer_block_bytes() / shape.layout.kv_heads / KV_BLOCK;
-        let keys: usize = self.items.iter().map(|item| item.keys.len() * item.tiles()).sum();
+        let lots = |item: &Item| item.pairs.len().div_ceil(shape.at_once);
+        let keys: usize = self.items.iter().map(|item| item.keys.len() * lots(item)).sum();
         let threads = if keys * key_bytes < MIN_SHARED_BYTES { 1 } else { shape.threads };
         let work: usize = self.items.iter().map(Item::work).sum();
         let pieces = if self.items.len().is_multiple_of(threads) { 1 } else { 4 };
@@ -217,4 +220,28 @@ fn hull(rows: &[AttendRow<'_>]) -> Range<usize> {
     let start = seen.clone().map(|visible| visible.start).min().unwrap_or(0);
     let end = seen.map(|visible| visible.end).max().unwrap_or(0);
     start as usize..end as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::numerics::Activation;
+
+    /// Threads that a call of `n_rows` rows over `n_keys` keys is made for.
+    fn shared(n_rows: usize, n_keys: u32, at_once: usize) -> bool {
+        let layout = KvLayout { head_dim: 64, kv_heads: 2, activation: Activation::Bf16 };
+        let table: Vec<u32> = (0..64).collect();
+        let rows = vec![AttendRow { block_table: &table, visible: 0..n_keys }; n_rows];
+        let mut plan = Plan::default();
+        plan.make(&rows, 64, Shape { layout, group: 2, at_once, threads: 2, slots: 64 });
+        plan.units.len() > plan.chunk
+    }
+
+    #[test]
+    fn a_call_is_shared_once_it_takes_longer_than_sharing() {
+        // 64 KB of K and V.
+        assert!(!shared(1, 128, 4) && !shared(5, 128, TILE_ROWS));
+        assert!(shared(5, 128, 4));
+        assert!(shared(1, 512, 4) && shared(1, 512, TILE_ROWS));
+    }
 }
