@@ -153,3 +153,50 @@ pub(crate) fn random_id() -> String {
     let bits = RandomState::new().hash_one(count);
     format!("{bits:016x}{:08x}", count & 0xffff_ffff)
 }
+
+#[cfg(test)]
+mod tests {
+    use paceline::{DraftStatistics, SourceStatistics};
+
+    use super::*;
+
+    /// Of an output some drafts were from a prediction, and others were not.
+    fn finished() -> Finished {
+        let source = |kind, drafted, accepted| SourceStatistics {
+            kind,
+            rounds: 3,
+            drafted,
+            accepted,
+            inactive_reason: None,
+        };
+        let draft = DraftStatistics {
+            kind: "ngram",
+            rounds: 6,
+            drafted: 16,
+            accepted: 9,
+            accepted_by_position: vec![6, 3],
+            accepted_per_round: vec![2, 2, 2, 1, 1, 1],
+            emitted: 15,
+            inactive_reason: None,
+            sources: vec![source(PredictionDrafter::KIND, 11, 7), source("ngram", 5, 2)],
+            source_per_round: vec![0, 0, 0, 1, 1, 1],
+        };
+        let usage = paceline::Usage { prompt_tokens: 4, completion_tokens: 20 };
+        Finished { reason: FinishReason::Length, usage, seed: 0, draft: Some(draft) }
+    }
+
+    #[test]
+    fn tokens_of_all_outputs_and_predictions_are_added_up() {
+        let told = |predicts| {
+            let mut usage = Usage::new(4, predicts);
+            (0..2).for_each(|_| usage.add(&finished()));
+            serde_json::to_value(usage).unwrap()
+        };
+        let mut expected =
+            serde_json::json!({"prompt_tokens": 4, "completion_tokens": 40, "total_tokens": 44});
+        assert_eq!(told(false), expected);
+        expected["completion_tokens_details"] =
+            serde_json::json!({"accepted_prediction_tokens": 14, "rejected_prediction_tokens": 8});
+        assert_eq!(told(true), expected);
+    }
+}

@@ -150,10 +150,16 @@ mod tests {
         post.round_over(start + GATHER + GATHER / 2);
         carry(&post);
         assert_eq!((taken(&mut end_of_one), taken(&mut end_of_other)), (vec![5], vec![6]));
-        post.leave(&one, 7, false);
+        // Nor is it held back by what comes behind it.
+        post.leave(&one, 7, true);
+        post.leave(&other, 8, false);
+        post.round_over(start + GATHER + GATHER * 3 / 4);
+        carry(&post);
+        assert_eq!((taken(&mut end_of_one), taken(&mut end_of_other)), (vec![7], vec![8]));
+        post.leave(&one, 9, false);
         post.last_round_over();
         carry(&post);
-        assert_eq!(taken(&mut end_of_one), [7]);
+        assert_eq!(taken(&mut end_of_one), [9]);
     }
 
     #[test]
