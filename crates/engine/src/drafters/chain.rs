@@ -171,3 +171,36 @@ impl Drafter for Chain {
         open.for_each(|member| member.drafter.collected(slot, emitted));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// Notes where slots go on.
+    struct Noting(Arc<Mutex<Vec<(u32, usize)>>>);
+
+    impl Drafter for Noting {
+        fn kind(&self) -> &'static str {
+            "noting"
+        }
+        fn suggested_drafts(&self) -> usize {
+            1
+        }
+        fn resume(&mut self, slot: SlotId, len: usize) {
+            self.0.lock().unwrap().push((slot.0, len));
+        }
+        fn draft(&mut self, _: &mut dyn Backend, _: &mut [DraftSlot]) -> Result<(), DraftError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn every_member_hears_where_a_slot_goes_on() {
+        let heard = [(); 2].map(|()| Arc::default());
+        let member = |heard: &Arc<_>| Box::new(Noting(Arc::clone(heard))) as Box<dyn Drafter>;
+        Chain::new(heard.iter().map(member).collect()).resume(SlotId(3), 40);
+        assert_eq!(heard.map(|heard| heard.lock().unwrap().clone()), [[(3, 40)], [(3, 40)]]);
+    }
+}

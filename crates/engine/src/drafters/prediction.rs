@@ -187,4 +187,14 @@ mod tests {
         let far: Vec<u32> = (100..300).chain([5, 6, 7, 0, 4, 5, 6, 8, 0, 5, 6, 9]).collect();
         check(&far, &[(&[5, 6], Some(9)), (&[4, 5, 6], Some(8))]);
     }
+
+    /// As after a preemption.
+    #[test]
+    fn an_output_that_has_begun_is_followed_from_where_it_is() {
+        let ids = |tokens: &[u32]| tokens.iter().map(|&token| TokenId(token)).collect::<Vec<_>>();
+        let mut drafter = PredictionDrafter::new(4);
+        drafter.predicted(SlotId(1), &ids(&[1, 2, 3, 4]), &ids(&[1, 2]));
+        let next = drafter.slots[1].as_ref().map(|follower| follower.next().to_vec());
+        assert_eq!(next, Some(ids(&[3, 4])));
+    }
 }
