@@ -268,6 +268,21 @@ mod tests {
         assert_ne!(drafts(&[(2, f32::NEG_INFINITY)]), [2]);
     }
 
+    #[test]
+    fn a_cap_on_the_logits_of_a_block_counts_where_likelihood_does() {
+        let cap = |draft_confidence, temperature| {
+            let sampling = Arc::new(Sampling { temperature, ..Sampling::default() });
+            let mut states =
+                states(SlotInit { draft_confidence, sampling, ..SlotInit::greedy(ids(&[2]), 9) });
+            let mut pass = Pass::builder();
+            pass.draft_block(SLOT, 2, TokenId(4));
+            let pass = pass.build();
+            states.begin(&pass);
+            states.block_rules(pass.wanted_rows(), 0, Some(30.0)).softcap
+        };
+        assert_eq!([cap(0.0, 0.0), cap(0.5, 0.0), cap(0.0, 1.0)], [None, Some(30.0), Some(30.0)]);
+    }
+
     /// A small generator: the same numbers at every run.
     fn random(state: &mut u64, below: usize) -> usize {
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
