@@ -5,9 +5,10 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::slice;
 use std::time::{Duration, Instant};
 
-use paceline::{Engine, Event, ModelFolder, Request, RoundTimes, Sizes};
+use paceline::{Engine, EngineParts, Event, ModelFolder, Request, RoundTimes, Sizes, TokenId, parse_number};
 use serde_json::json;
 
 use crate::clock;
@@ -20,6 +21,7 @@ use crate::numbers::{at_least_one, counted};
 use crate::prompts::{Input, Prompt, Source};
 use crate::requests::{Requests, origin};
 use crate::sampling::SamplingArgs;
+use crate::scripted::{Plan, Prompter, ScriptedDrafter};
 
 /// Answered where no prompts are given.
 const PROMPTS: [&str; 4] = [
@@ -44,6 +46,11 @@ pub(crate) struct Args {
     /// drafts is measured with each
     #[arg(long, value_name = "P[,P...]", default_value = "0", value_parser = confidence, value_delimiter = ',', requires = "draft", allow_hyphen_values = true)]
     draft_confidence: Vec<f32>,
+    /// Verify drafts of which this share is right, whatever came before them, in the place of what the drafter drafts at its own cost:
+    /// what drafts would gain here if they were so good, with made-up weights too. With several numbers each number of drafts is measured
+    /// with each
+    #[arg(long, value_name = "P[,P...]", value_parser = acceptance, value_delimiter = ',', requires = "draft", conflicts_with = "draft_confidence", allow_hyphen_values = true)]
+    draft_acceptance: Vec<f64>,
     /// File with a prompt on each line, as for `run`, with what a line says of its answer; left out, a few short ones, answered greedily
     #[arg(long, value_name = "F")]
     prompts_file: Option<PathBuf>,
@@ -65,24 +72,43 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// Parses a probability.
+fn acceptance(word: &str) -> Result<f64, String> {
+    match parse_number(word) {
+        Ok(number) if (0.0..=1.0).contains(&number) => Ok(number.into()),
+        _ => Err("expected a number from 0 to 1".to_owned()),
+    }
+}
+
 /// A way to answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
     Plain,
     /// So many drafts, verified as far as the drafter is so sure.
     Drafted(DraftTokens, f32),
+    /// So many drafts, of which a stated share is right.
+    Stated(DraftTokens, f64),
 }
 
 impl Way {
     fn name(self) -> String {
-        let drafts = match self {
-            Way::Plain => "plain".to_owned(),
-            Way::Drafted(DraftTokens(None), _) => "drafted".to_owned(),
-            Way::Drafted(DraftTokens(Some(n)), _) => counted(n as u64, "draft"),
-        };
+        let count = |DraftTokens(n)| n.map_or("drafted".to_owned(), |n| counted(n as u64, "draft"));
         match self {
-            Way::Drafted(_, confidence) if confidence > 0.0 => format!("{drafts}, {confidence}"),
-            _ => drafts,
+            Way::Plain => "plain".to_owned(),
+            Way::Drafted(drafts, confidence) if confidence > 0.0 => {
+                format!("{}, {confidence}", count(drafts))
+            }
+            Way::Drafted(drafts, _) => count(drafts),
+            Way::Stated(drafts, right) => format!("{}, {:.0} % right", count(drafts), 100.0 * right),
+        }
+    }
+
+    /// Who drafts.
+    fn plan(self) -> Plan {
+        match self {
+            Way::Plain => Plan::Nobody,
+            Way::Drafted(..) => Plan::Given,
+            Way::Stated(_, right) => Plan::Stated(right),
         }
     }
 }
@@ -118,17 +144,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         drafters.note_confidence();
     }
     let requests = requests(args, &folder)?;
-    let mut engine = load(args, &folder, &drafters, &requests)?;
-    engine.set_clock(clock::now);
-    let mut ways = vec![Way::Plain];
-    if !drafters.is_empty() {
-        for &drafts in &args.draft_tokens {
-            ways.extend(args.draft_confidence.iter().map(|&confidence| Way::Drafted(drafts, confidence)));
-        }
+    let mut parts = load(args, &folder, &drafters, &requests)?;
+    let prompter = Prompter::new();
+    if !args.draft_acceptance.is_empty() {
+        let (given, vocab_size) = (parts.drafter.take(), parts.target.description().vocab_size);
+        parts.drafter = Some(Box::new(ScriptedDrafter::new(given, prompter.clone(), vocab_size)));
     }
+    let mut engine = Engine::new(parts)?;
+    engine.set_clock(clock::now);
+    let ways = ways(args, &drafters);
     let mut out = io::stdout().lock();
     let mut table = Table::new(&ways);
     for &way in &ways {
+        prompter.set(way.plan(), &[]);
         answer(&mut engine, &requests[0], way)?; // warms up
     }
     let mut said = Vec::new();
@@ -136,16 +164,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         for (index, request) in requests.iter().enumerate() {
             let mut text: Option<Vec<u32>> = None;
             for (line, &way) in table.lines.iter_mut().zip(&ways) {
+                prompter.set(way.plan(), &[]);
                 let answer = answer(&mut engine, request, way)?;
                 if args.json {
-                    let (asked, confidence) = match way {
-                        Way::Plain => (Some(0), 0.0),
-                        Way::Drafted(DraftTokens(n), confidence) => (n, confidence),
+                    let (asked, confidence, stated) = match way {
+                        Way::Plain => (Some(0), 0.0, None),
+                        Way::Drafted(DraftTokens(n), confidence) => (n, confidence, None),
+                        Way::Stated(DraftTokens(n), right) => (n, 0.0, Some(right)),
                     };
                     let [draft_s, verify_s, choose_s, host_s] =
                         split(&answer.times).map(|part| part.as_secs_f64());
                     let object = json!({
                         "prompt": index, "round": round, "drafted": way != Way::Plain, "draft_tokens": asked, "draft_confidence": confidence,
+                        "draft_acceptance": stated,
                         "prompt_tokens": request.prompt.len(), "first_s": answer.first.as_secs_f64(),
                         "decode_s": answer.decode.as_secs_f64(), "n": answer.token_ids.len() - 1, "passes": answer.passes,
                         "draft_s": draft_s, "verify_s": verify_s, "choose_s": choose_s, "host_s": host_s,
@@ -159,7 +190,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                     let _ = writeln!(io::stderr(), "note: drafting is not active ({}): {reason}", way.name());
                     said.push(reason);
                 }
-                if text.get_or_insert_with(|| answer.token_ids.clone()) != &answer.token_ids {
+                let plain = text.get_or_insert_with(|| {
+                    let ids = answer.token_ids.iter().copied().map(TokenId).collect();
+                    prompter.set_script(slice::from_ref(&request.prompt), &[ids]);
+                    answer.token_ids.clone()
+                });
+                if *plain != answer.token_ids {
                     let name = way.name();
                     return Err(Failure::failed(format!(
                         "prompt {index}: the text of `{name}` differs from the plain one"
@@ -172,6 +208,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         write!(out, "{}", table.render(&engine, &folder)).map_err(Failure::output)?;
     }
     Ok(())
+}
+
+/// The plain way, then each number of drafts in all ways that are asked for.
+fn ways(args: &Args, drafters: &Drafters) -> Vec<Way> {
+    let mut ways = vec![Way::Plain];
+    for &drafts in args.draft_tokens.iter().filter(|_| !drafters.is_empty()) {
+        if args.draft_acceptance.is_empty() {
+            ways.extend(args.draft_confidence.iter().map(|&confidence| Way::Drafted(drafts, confidence)));
+        } else {
+            ways.extend(args.draft_acceptance.iter().map(|&right| Way::Stated(drafts, right)));
+        }
+    }
+    ways
 }
 
 /// What each prompt asks for, plain and by a seed that all its answers share.
@@ -207,7 +256,7 @@ fn load(
     folder: &ModelFolder,
     drafters: &Drafters,
     requests: &[Request],
-) -> Result<Engine, Failure> {
+) -> Result<EngineParts, Failure> {
     let description = paceline_models::describe(folder.config())?;
     let needed = requests.iter().map(|request| request.prompt.len().saturating_add(request.max_tokens));
     let sizes = Sizes::single(needed.max().unwrap_or(1).min(description.max_positions));
@@ -221,7 +270,7 @@ fn load(
         machine: &args.machine,
         tokenizer: None,
     };
-    loading.run()
+    loading.parts()
 }
 
 fn answer(engine: &mut Engine, request: &Request, way: Way) -> Result<Answer, Failure> {
@@ -231,6 +280,7 @@ fn answer(engine: &mut Engine, request: &Request, way: Way) -> Result<Answer, Fa
         Way::Drafted(DraftTokens(n), confidence) => {
             (request.draft.tokens_per_round, request.draft.confidence) = (n, Some(confidence));
         }
+        Way::Stated(DraftTokens(n), _) => request.draft.tokens_per_round = n,
     }
     let id = engine.submit(request).map_err(Failure::bad_input)?;
     let (mut token_ids, mut events) = (Vec::new(), Vec::new());

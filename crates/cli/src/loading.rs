@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline::{DraftOptions, Engine, Isa, LoadOptions, ModelFolder, Sizes, Tokenizer};
+use paceline::{DraftOptions, Engine, EngineParts, Isa, LoadOptions, ModelFolder, Sizes, Tokenizer};
 use paceline_models::Description;
 
 use crate::draft::Drafters;
@@ -41,6 +41,11 @@ pub(crate) struct Loading<'a> {
 impl Loading<'_> {
     /// Loads it.
     pub(crate) fn run(self) -> Result<Engine, Failure> {
+        Ok(Engine::new(self.parts()?)?)
+    }
+
+    /// Loads what an engine is made of.
+    pub(crate) fn parts(self) -> Result<EngineParts, Failure> {
         let Self { folder, description, drafters, sizes, machine, .. } = self;
         let activation = machine.activations.into();
         memory::check(folder, self.draft.as_ref(), sizes, activation)?;
@@ -55,9 +60,9 @@ impl Loading<'_> {
             tokenizer: self.tokenizer,
             progress: &mut |layers, _of| progress.set(layers),
         };
-        let engine = paceline::load(folder, options)?;
+        let parts = paceline::load_parts(folder, options, |cpu| Box::new(cpu))?;
         progress.clear();
         machine.weights.say_rounded(drafters.folders().chain([folder]))?;
-        Ok(engine)
+        Ok(parts)
     }
 }

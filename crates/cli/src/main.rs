@@ -29,6 +29,7 @@ mod requests;
 mod run;
 mod sampling;
 mod score;
+mod scripted;
 mod serve;
 mod shapes;
 mod text_file;

@@ -27,7 +27,8 @@ shapes!(
     "gemma4-26b-a4b-dflash",
     "gemma4-31b-dflash",
     "bench-300m",
-    "bench-300m-assistant"
+    "bench-300m-assistant",
+    "bench-300m-dflash"
 );
 
 /// Parses a name; help and errors list them all.
@@ -96,7 +97,7 @@ mod tests {
             let config = DFlashConfig::parse(drafter.config()).unwrap();
             assert_eq!(config.fit(drafter.config(), &description).unwrap().len(), 6, "{name}");
         }
-        assert_eq!(names.count(), 2);
+        assert_eq!(names.count(), 3);
     }
 
     #[test]

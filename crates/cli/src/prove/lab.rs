@@ -9,12 +9,12 @@ use paceline::{
 use paceline_backend::{Backend, Checked, CpuBackend, Findings, Place, Transcript, Witness, WitnessStand};
 use paceline_checkpoint::ModelFolder;
 
-use super::cells::{Cell, Drafts, MAX_DRAFTS, Who};
-use super::drafts::{Foreman, ProofDrafter};
+use super::cells::{CHANGING, Cell, Drafts, MAX_DRAFTS, Who};
 use super::report::{self, Drafted};
 use crate::draft::Drafters;
 use crate::failure::Failure;
 use crate::sampling::under_own_name;
+use crate::scripted::{Plan, Prompter, ScriptedDrafter};
 
 /// Steps after which the next text joins, where there is room.
 const STAGGER: usize = 2;
@@ -29,7 +29,7 @@ pub(super) struct Lab<'a, B> {
     pub(super) sizes: Sizes,
     /// The backend to prove, from the one that computes.
     pub(super) wrap: fn(CpuBackend) -> B,
-    pub(super) foreman: Foreman,
+    pub(super) prompter: Prompter,
 }
 
 /// An engine that is watched.
@@ -84,7 +84,7 @@ impl<B: Backend + 'static> Lab<'_, B> {
         };
         let mut parts = paceline::load_parts(self.folder, options, |cpu| watch((self.wrap)(cpu)))?;
         let vocab_size = parts.target.description().vocab_size;
-        let drafter = ProofDrafter::new(parts.drafter.take(), self.foreman.clone(), vocab_size);
+        let drafter = ScriptedDrafter::new(parts.drafter.take(), self.prompter.clone(), vocab_size);
         parts.drafter = Some(Box::new(drafter));
         Ok(parts)
     }
@@ -130,7 +130,13 @@ impl<B: Backend + 'static> Lab<'_, B> {
         after_step: &mut dyn FnMut(&Engine) -> Result<(), Failure>,
     ) -> Result<Outcome, Failure> {
         let Job { cell, prompts, n_texts, n } = job;
-        self.foreman.set(cell.who, cell.drafts);
+        let plan = match cell.who {
+            Who::Nobody => Plan::Nobody,
+            Who::Script => Plan::Mistakes,
+            Who::Given => Plan::Given,
+        };
+        let limits = if cell.drafts == Drafts::Changing { &CHANGING[..] } else { &[] };
+        self.prompter.set(plan, limits);
         engine.set_prefill_rows(cell.chunk);
         let mut waiting: VecDeque<usize> = (0..n_texts).collect();
         let mut running: HashMap<RequestId, usize> = HashMap::new();

@@ -6,7 +6,6 @@
 
 mod budget;
 mod cells;
-mod drafts;
 mod lab;
 mod report;
 mod texts;
@@ -26,9 +25,9 @@ use crate::made_up::MadeUpArgs;
 use crate::model;
 use crate::numbers::{self, at_least_one};
 use crate::sampling::SamplingArgs;
+use crate::scripted::Prompter;
 use budget::Budget;
 use cells::{Axes, Bench, Cell, Drafts, Who};
-use drafts::Foreman;
 use lab::{Job, Lab, Outcome, Watched};
 use report::{Drafted, Table, Totals};
 use texts::Extent;
@@ -176,7 +175,7 @@ fn with_proof<B: Backend + 'static, T>(
         sampling: options.sampling.clone(),
         sizes,
         wrap,
-        foreman: Foreman::new(),
+        prompter: Prompter::new(),
     };
     let axes = Axes {
         levels: levels(options.isa),
@@ -349,7 +348,7 @@ impl<B: Backend + 'static> Proof<'_, B> {
             // The first runs of a model are its slowest: now it is known better how much there is time for.
             let again = self.budget.fit_reference(whole);
             if size(again) <= 2 * size(job) {
-                self.lab.foreman.set_script(&self.prompts, &outcome.outputs);
+                self.lab.prompter.set_script(&self.prompts, &outcome.outputs);
                 self.reference = Reference { outcome, n_texts: job.n_texts, n: job.n };
                 return Ok(());
             }

@@ -46,6 +46,35 @@ fn drafted_answers_stand_beside_plain_ones_of_the_same_text() {
 }
 
 #[test]
+fn drafts_of_a_stated_quality_take_the_place_of_the_drafters_own() {
+    for draft in ["bench-300m-assistant", "bench-300m-dflash"] {
+        refuses(&mut bench(&["--draft", draft, "--draft-acceptance", "0.5"]), 2, &[draft]);
+    }
+    for draft in ["tiny", "tiny-dflash", "ngram"] {
+        let options = ["--draft", draft, "--draft-tokens", "5", "-n", "40", "--rounds", "1", "--ignore-eos"];
+        let stated = ["--draft-acceptance", "0,0.5,1", "--json"];
+        let answers = stdout(bench(&options).args(stated));
+        let answers: Vec<Value> = answers.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(answers.len(), 4 * 4, "four prompts, plain and three ways");
+        for of_prompt in answers.chunks(4) {
+            let passes =
+                of_prompt.iter().map(|answer| answer["passes"].as_u64().unwrap()).collect::<Vec<_>>();
+            assert!(of_prompt.iter().all(|answer| answer["token_ids"] == of_prompt[0]["token_ids"]));
+            // The first token comes with the prompt; the other 39 are 6 a round where all drafts are right.
+            assert_eq!((passes[0], passes[1], passes[3]), (39, 39, 7), "{draft}");
+            assert!((8..39).contains(&passes[2]), "{draft}: {}", passes[2]);
+            assert_eq!(
+                (&of_prompt[0]["draft_acceptance"], &of_prompt[2]["draft_acceptance"]),
+                (&Value::Null, &0.5.into())
+            );
+        }
+    }
+    for bad in ["1.1", "-0.1", "x"] {
+        refuses(&mut bench(&["--draft", "tiny", "--draft-acceptance", bad]), 2, &["from 0 to 1"]);
+    }
+}
+
+#[test]
 fn a_drafter_that_does_nothing_is_said_to() {
     let folder = copy_of("gemma4_e_assistant");
     let path = folder.path().join("model.safetensors");
