@@ -68,7 +68,7 @@ def main():
         lines = bench(args, "--draft", drafter, "--draft-tokens", counts, "--prompts-file", args.prompts, "--rounds", str(args.rounds))
         figures += compare("tiny.%s" % name, lines)
     for shape in args.shape or ["bench-300m"]:
-        tokens = "129" if shape == "bench-300m" else "33"
+        tokens = "193" if shape == "bench-300m" else "33"
         for name, drafter, counts in SHAPES[shape]:
             lines = bench(args, "--shape", shape, "--random-weights", "7", "--draft", drafter, "--draft-tokens", counts, "-n", tokens,
                           "--draft-acceptance", ",".join(map(str, ACCEPTANCES)), "--rounds", str(args.rounds), "--ignore-eos")
