@@ -65,10 +65,17 @@ unsafe fn few<const R: usize, const FAR: bool>(piece: Piece<u16>) {
             }
         }
         for tile in 0..piece.k_tiles {
-            let fetch = Ahead::<FAR> { near: piece.tile_ahead(tile, 1), far: piece.tile_ahead(tile, 4) };
-            let sums = tile_sums::<R, 2>(piece.w.add(tile * TILE), piece.x.add(tile * R * K_TILE), fetch);
-            for (y, sum) in y.as_flattened_mut().iter_mut().zip(sums.as_flattened()) {
-                *y = _mm512_add_ps(*y, *sum);
+            let (near, far) = (piece.tile_ahead(tile, 1), piece.tile_ahead(tile, 4));
+            let x = piece.x.add(tile * R * K_TILE);
+            // Lines in the order in which they stand in memory. Both halves at once, which are two streams, took a sixth longer for weights
+            // in the caches and a tenth for those from memory.
+            for half in 0..2 {
+                let at = half * (TILE / 2);
+                let fetch = Ahead::<FAR> { near: near.wrapping_add(at), far: far.wrapping_add(at) };
+                let sums = tile_sums::<R, 1>(piece.w.add(tile * TILE + at), x, fetch);
+                for r in 0..R {
+                    y[r][half] = _mm512_add_ps(y[r][half], sums[r][0]);
+                }
             }
         }
         for (i, y) in y.as_flattened().iter().enumerate() {
