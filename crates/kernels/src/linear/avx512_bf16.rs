@@ -58,10 +58,12 @@ unsafe fn all_rows<const FAR: bool>(piece: Piece<u16>) {
 unsafe fn few<const R: usize, const FAR: bool>(piece: Piece<u16>) {
     // SAFETY: R rows have two vectors of sums each, a tile of x has R rows, and the features are the caller's promise.
     unsafe {
-        let mut y = [[_mm512_setzero_ps(); 2]; R];
+        let mut y = [[_mm512_setzero_ps(); R]; 2];
         if !piece.first {
-            for (i, y) in y.as_flattened_mut().iter_mut().enumerate() {
-                *y = _mm512_loadu_ps(piece.c.add(i * 16));
+            for (half, y) in y.iter_mut().enumerate() {
+                for (r, y) in y.iter_mut().enumerate() {
+                    *y = _mm512_loadu_ps(piece.c.add(r * PANEL + half * 16));
+                }
             }
         }
         for tile in 0..piece.k_tiles {
@@ -69,17 +71,19 @@ unsafe fn few<const R: usize, const FAR: bool>(piece: Piece<u16>) {
             let x = piece.x.add(tile * R * K_TILE);
             // Lines in the order in which they stand in memory. Both halves at once, which are two streams, took a sixth longer for weights
             // in the caches and a tenth for those from memory.
-            for half in 0..2 {
+            for (half, y) in y.iter_mut().enumerate() {
                 let at = half * (TILE / 2);
                 let fetch = Ahead::<FAR> { near: near.wrapping_add(at), far: far.wrapping_add(at) };
                 let sums = tile_sums::<R, 1>(piece.w.add(tile * TILE + at), x, fetch);
-                for r in 0..R {
-                    y[r][half] = _mm512_add_ps(y[r][half], sums[r][0]);
+                for (y, sum) in y.iter_mut().zip(sums.as_flattened()) {
+                    *y = _mm512_add_ps(*y, *sum);
                 }
             }
         }
-        for (i, y) in y.as_flattened().iter().enumerate() {
-            _mm512_storeu_ps(piece.c.add(i * 16), *y);
+        for (half, y) in y.iter().enumerate() {
+            for (r, y) in y.iter().enumerate() {
+                _mm512_storeu_ps(piece.c.add(r * PANEL + half * 16), *y);
+            }
         }
     }
 }
