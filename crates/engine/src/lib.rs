@@ -36,6 +36,58 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Drafts, many requests, events
+//! An engine with a drafter, on a thread of its own. What is drafted, who else runs and when a request came change no text.
+//! ```
+//! use paceline::drafters::{AssistantConventions, DraftBlock};
+//! use paceline::{DraftOptions, DraftSource, EngineHandle, Event};
+//! # use std::sync::Arc;
+//! # use paceline::{Activation, Inexact, Isa, LoadOptions, ModelFolder, Request, Sizes, TokenId, load};
+//! # let assets = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets"));
+//! # let folder = ModelFolder::open(&assets.join("tiny-gemma4"))?;
+//! # let tokenizer = Arc::new(folder.tokenizer()?.ok_or("the folder has no tokenizer")?);
+//! # let path = assets.join("tiny-gemma4-assistant");
+//!
+//! let assistant = ModelFolder::open(&path)?;
+//! let engine = load(&folder, LoadOptions {
+//!     sizes: Sizes { n_slots: 4, ..Sizes::single(256) }, // four texts at a time, others wait
+//!     draft: Some(DraftOptions {
+//!         sources: vec![DraftSource::Checkpoint(&assistant)],
+//!         tokens_per_round: None, // as many as the assistant suggests
+//!         confidence: 0.0,
+//!         assistant: AssistantConventions::default(),
+//!         block: DraftBlock::default(),
+//!     }),
+//!     // the rest as above
+//! #   isa: Isa::best().0,
+//! #   threads: 2,
+//! #   activation: Activation::Bf16,
+//! #   inexact: Inexact::Refuse,
+//! #   tokenizer: Some(tokenizer.clone()),
+//! #   progress: &mut |_layers, _of| {},
+//! })?;
+//! let engine = EngineHandle::spawn(engine)?;
+//!
+//! # let prompt: Vec<_> = tokenizer.encode("Once upon a time")?.into_iter().map(TokenId).collect();
+//! let mut request = Request::new(prompt.clone(), 20);
+//! (request.sampling.temperature, request.sampling.seed) = (0.8, Some(7));
+//! let drawn = engine.submit(request)?;
+//! let other = engine.submit(Request::new(prompt, 200))?;
+//! for event in drawn {
+//!     match event {
+//!         Event::Token { text, .. } => print!("{}", text.unwrap_or_default()),
+//!         Event::Finished(finished) => {
+//!             let draft = finished.draft.ok_or("there is a drafter")?;
+//!             println!("\n{} drafts in {} rounds, {} accepted", draft.drafted, draft.rounds, draft.accepted);
+//!         }
+//!         Event::Failed(failed) => return Err(failed.into()),
+//!         _ => {} // how far the prompt is read, and what is new in later versions
+//!     }
+//! }
+//! drop(other); // cancels it
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # What it does not do
 //! It opens no socket and reads no clock. It does not decide which drafts are right: the target alone does. It does not read
 //! a value from the backend between the draft and the end of a round.
