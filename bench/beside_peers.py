@@ -13,7 +13,7 @@ import os
 import subprocess
 import tempfile
 
-from record import figure, save
+from record import figure, rate, save
 
 K = 4
 NEW = 128
@@ -41,7 +41,7 @@ def ours(args, asked):
     rates = {}
     for drafted in (False, True):
         part = [line for line in lines if line["drafted"] == drafted]
-        rates[drafted] = sum(line["n"] for line in part) / sum(line["decode_s"] for line in part)
+        rates[drafted] = rate(part)
     drafted = [line for line in lines if line["drafted"]]
     plain = {(line["prompt"], line["round"]): line["token_ids"] for line in lines if not line["drafted"]}
     differing = {line["prompt"] for line in drafted if line["token_ids"] != plain[line["prompt"], line["round"]]}
@@ -57,8 +57,7 @@ def theirs(args, asked, engine, mode):
         lines = [json.loads(line) for line in f]
     texts = {line["prompt"]: line for line in lines if line.get("n") and line.get("decode_s")}
     assert texts.keys() == {name for name, _ in asked}, "%s %s: %d texts of %d: %s" % (engine, mode, len(texts), len(asked), lines[-1])
-    rate = sum(line["n"] for line in texts.values()) / sum(line["decode_s"] for line in texts.values())
-    return rate, {name: line["ids"] for name, line in texts.items()}
+    return rate(texts.values()), {name: line["ids"] for name, line in texts.items()}
 
 
 def main():
@@ -80,8 +79,8 @@ def main():
         per_pass.append(sum(line["n"] for line in lines) / sum(line["passes"] for line in lines))
         texts = {}
         for engine, mode in MODES:
-            rate, texts[engine, mode] = theirs(args, asked, engine, mode)
-            peers.setdefault((engine, mode), []).append(rate)
+            reached, texts[engine, mode] = theirs(args, asked, engine, mode)
+            peers.setdefault((engine, mode), []).append(reached)
             if mode.endswith("/mtp"):
                 plain_texts = texts[engine, mode.replace("/mtp", "/plain")]
                 alike = sum(ids == plain_texts[name] for name, ids in texts[engine, mode].items())

@@ -13,6 +13,11 @@ def figure(name, values, unit, limit=None):
     return {key: round(part, 4) if isinstance(part, float) else part for key, part in made.items() if part is not None}
 
 
+def rate(lines):
+    """Tokens a second over lines of `paceline bench --json`."""
+    return sum(line["n"] for line in lines) / sum(line["decode_s"] for line in lines)
+
+
 def processor():
     try:
         with open("/proc/cpuinfo") as f:

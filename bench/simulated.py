@@ -12,7 +12,7 @@ import json
 import subprocess
 import sys
 
-from record import figure, save
+from record import figure, rate, save
 
 ACCEPTANCES = (0.5, 0.7, 0.9)
 TINY = [("assistant", "tiny", "2,4,7"), ("dflash", "tiny-dflash", "3,7"), ("ngram", "ngram", "4"), ("ngram,assistant", "ngram,tiny", "4")]
@@ -26,10 +26,6 @@ def bench(args, *words):
     if done.returncode:
         sys.exit("%s: exit %d: %s" % (" ".join(command), done.returncode, done.stderr))
     return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def rate(lines):
-    return sum(line["n"] for line in lines) / sum(line["decode_s"] for line in lines)
 
 
 def compare(prefix, lines):
