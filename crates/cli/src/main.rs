@@ -10,6 +10,7 @@ mod chat_prompt;
 mod check;
 mod clock;
 mod draft;
+mod draws;
 mod failure;
 #[cfg(feature = "hub")]
 mod hub;

@@ -7,6 +7,8 @@ use paceline::drafters::{DraftError, DraftSlot, Drafter, SettledSlot};
 use paceline_backend::{Backend, Pass, SlotId};
 use paceline_models::OwnedGroup;
 
+use crate::draws;
+
 /// Who drafts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Plan {
@@ -28,7 +30,7 @@ struct Orders {
     /// Drafts of a round at most, round by round and over and over; empty if nothing but the request says.
     limits: &'static [usize],
     rounds: usize,
-    /// Numbers that were drawn for [`Plan::Stated`].
+    /// State of the numbers that are drawn for [`Plan::Stated`].
     draws: u64,
     /// Prompts with the plain text behind them.
     texts: Vec<Vec<TokenId>>,
@@ -78,22 +80,13 @@ impl Orders {
         let n_right = draw as usize % (n + 2);
         let Self { plan, draws, texts, .. } = self;
         let mut is_right = |i: usize| match *plan {
-            Plan::Stated(right) => uniform(draws) < right,
+            Plan::Stated(right) => draws::next(draws) as f64 / 2_f64.powi(64) < right,
             _ => i != n_right,
         };
         let wrong = |token: TokenId| TokenId((token.0 + 1) % vocab_size);
         let rest = texts[text].get(known..).unwrap_or_default().iter().take(n).enumerate();
         rest.map(|(i, &token)| if is_right(i) { token } else { wrong(token) }).collect()
     }
-}
-
-/// The next number from 0 that is below 1, of those that `draws` counts (SplitMix64).
-fn uniform(draws: &mut u64) -> f64 {
-    *draws += 1;
-    let mut z = draws.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    (z ^ (z >> 31)) as f64 / 2_f64.powi(64)
 }
 
 /// See the module.

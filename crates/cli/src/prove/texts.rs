@@ -3,6 +3,7 @@
 use paceline::TokenId;
 use paceline_checkpoint::Tokenizer;
 
+use crate::draws;
 use crate::failure::Failure;
 
 /// Windows up to this one are tried from all sides; larger ones cost too much for that.
@@ -60,15 +61,9 @@ pub(super) fn prompts(
 }
 
 fn random_ids(seed: u64, vocab_size: u64, refused: &[TokenId]) -> impl Iterator<Item = TokenId> {
-    // SplitMix64: any sequence would do, as long as it is the same one each time.
     let mut state = seed.wrapping_mul(0xD1B5_4A32_D192_ED03);
-    std::iter::repeat_with(move || {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        TokenId(((z ^ (z >> 31)) % vocab_size) as u32)
-    })
-    .filter(|id| !refused.contains(id))
+    std::iter::repeat_with(move || TokenId((draws::next(&mut state) % vocab_size) as u32))
+        .filter(|id| !refused.contains(id))
 }
 
 #[cfg(test)]
