@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::clock;
 use crate::draft::{DraftTokens, DrafterArgs, Drafters, confidence};
-use crate::failure::Failure;
+use crate::failure::{Failure, note};
 use crate::loading::{Loading, MachineArgs};
 use crate::made_up::MadeUpArgs;
 use crate::model;
@@ -186,8 +186,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 }
                 line.add(&answer);
                 if let Some(reason) = answer.inactive.filter(|reason| !said.contains(reason)) {
-                    // A note that cannot be written changes nothing.
-                    let _ = writeln!(io::stderr(), "note: drafting is not active ({}): {reason}", way.name());
+                    note(&format!("drafting is not active ({}): {reason}", way.name()));
                     said.push(reason);
                 }
                 let plain = text.get_or_insert_with(|| {

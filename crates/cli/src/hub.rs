@@ -1,14 +1,13 @@
 //! Models by their name on the hub.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::thread;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use paceline_checkpoint::{Hub, HubError, HubEvent, HubId, HubSettings};
 
-use crate::failure::{Failure, one_line};
-use crate::numbers::bytes;
+use crate::failure::{Failure, note};
+use crate::numbers::{bytes, counted};
 
 /// Fetches what the cache lacks of a model and returns its folder there.
 pub(crate) fn fetch(id: &HubId) -> Result<PathBuf, Failure> {
@@ -56,8 +55,8 @@ impl<'a> Download<'a> {
         match event {
             HubEvent::Plan { n_files, bytes: n } => {
                 if self.bar.is_hidden() {
-                    let files = if *n_files == 1 { "file" } else { "files" };
-                    self.note(&format!("fetching {n_files} {files} of {}, {}", self.id, bytes(*n)));
+                    let files = counted(*n_files as u64, "file");
+                    self.note(&format!("fetching {files} of {}, {}", self.id, bytes(*n)));
                 }
                 self.bar.inc_length(*n);
             }
@@ -88,10 +87,7 @@ impl<'a> Download<'a> {
     }
 
     fn note(&self, text: &str) {
-        self.bar.suspend(|| {
-            // A note that cannot be written changes nothing.
-            let _ = writeln!(io::stderr(), "note: {}", one_line(text));
-        });
+        self.bar.suspend(|| note(text));
     }
 }
 

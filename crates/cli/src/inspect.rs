@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::made_up::{MadeUpArgs, open_shape};
 use crate::memory;
 use crate::model::{self, ActivationArg, ModelArg};
-use crate::numbers::{at_least_one, bytes, grouped, whole};
+use crate::numbers::{at_least_one, bytes, counted, grouped, whole};
 use crate::shapes;
 
 /// Bytes of a weight.
@@ -123,10 +123,10 @@ fn parameters(text: &mut String, parts: &[Parameters]) {
 
 fn kv_of_a_token(text: &mut String, description: &Description, activation: Activation) {
     for (i, group) in description.kv_groups.iter().enumerate() {
-        let layers = if group.layers == 1 { "layer" } else { "layers" };
+        let layers = counted(group.layers as u64, "layer");
         let of = match group.window {
-            Some(window) => format!("in {} {layers} with a window of {window} tokens", group.layers),
-            None => format!("in {} {layers} without a window", group.layers),
+            Some(window) => format!("in {layers} with a window of {window} tokens"),
+            None => format!("in {layers} without a window"),
         };
         let name = if i == 0 { "K/V a token" } else { "" };
         line(text, name, &format!("{} {of}", bytes(group.bytes(activation, 1))));

@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal, Write};
 use paceline::{Completion, DraftStatistics, Engine, Event, Failed, Request, RequestId, TokenId};
 
 use super::report::{Clock, Report, RunFacts, speed};
-use crate::failure::{Failure, one_line};
+use crate::failure::{Failure, note};
 use crate::numbers::counted;
 use crate::progress::Progress;
 use crate::sampling::under_own_name;
@@ -194,8 +194,7 @@ impl Output {
     /// Says why drafting that was asked for did not happen or stopped, `of` which output.
     fn note_drafting(&self, of: &str) {
         for line in self.drafting().iter().flat_map(|draft| drafting_notes(draft)) {
-            // A note that cannot be written changes nothing.
-            let _ = writeln!(io::stderr(), "note: {of}{}", one_line(&line));
+            note(&format!("{of}{line}"));
         }
     }
 
